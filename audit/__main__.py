@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     from audit.cli.main import cli
 
     cli(prog_name="audit")  # also as `python -m audit`, so that help and completion speak of one program

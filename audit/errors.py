@@ -62,7 +62,7 @@ def _rebuild(cls: type[AuditError], args: tuple[object, ...], state: dict[str, o
 
 
 def message_without_hint(error: BaseException) -> str:
-    """What happened, without what to do next: for where the hint was given already, or would mislead."""
+    """Return what happened, without what to do next: for where the hint was given already, or would mislead."""
     return error.message if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
 
 

@@ -20,7 +20,7 @@ _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u20
 
 
 def as_plain_json(value: Any) -> Any:
-    """`value` made of what JSON knows alone."""
+    """Return `value` made of what JSON knows alone."""
     if value is None or isinstance(value, (bool, int, str)):
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
     if isinstance(value, float):

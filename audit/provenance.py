@@ -36,13 +36,13 @@ _BESIDES = {
 
 
 def describe() -> dict[str, Any]:
-    """What a run's row says of where it was made, without the commit: see `CommitQuery`."""
+    """Return what a run's row says of where it was made, without the commit: see `CommitQuery`."""
     command = shown_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
     return {"versions": versions(), "host": host(), "command": command}
 
 
 def versions() -> dict[str, str]:
-    """The versions that decide what a pipeline computes."""
+    """Return the versions that decide what a pipeline computes."""
     found = {"python": platform.python_version(), "digests": str(DIGEST_VERSION)}
     for name, package in _PACKAGES.items():
         try:
@@ -71,14 +71,14 @@ def note_missing_extension(versions: Mapping[str, str]) -> str | None:
 
 @functools.cache
 def _version(name: str) -> str:
-    """The version of an installed package, without parsing all that its metadata says: that takes milliseconds."""
+    """Return the version of an installed package, without parsing all that its metadata says: that takes milliseconds."""
     found = distribution(name)
     line = _VERSION_LINE.search(found.read_text("METADATA") or "")
     return line[1] if line is not None else found.version
 
 
 def host() -> str:
-    """The machine's own name."""
+    """Return the machine's own name."""
     return socket.gethostname()
 
 
@@ -113,7 +113,7 @@ class CommitQuery:
 
 
 def git_commit() -> str | None:
-    """The commit of the working directory, marked when files differ from it; None outside a repository."""
+    """Return the commit of the working directory, marked when files differ from it; None outside a repository."""
     return CommitQuery().answer()
 
 
@@ -140,7 +140,7 @@ _VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 
 
 def shown_command(program: str, arguments: Sequence[str]) -> str:
-    """A command line with `***` in the place of passwords, tokens and keys."""
+    """Return a command line with `***` in the place of passwords, tokens and keys."""
     secrets = [value for name in _VARIABLES if (value := os.environ.get(name))]
     words, hide = [os.path.basename(program)], False
     for argument in arguments:

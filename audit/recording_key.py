@@ -19,20 +19,20 @@ _BYTES = 32
 
 
 def key_path() -> str:
-    """Where the key of this user is kept."""
+    """Return where the key of this user is kept."""
     data = os.environ.get("XDG_DATA_HOME", "")
     base = data if os.path.isabs(data) else os.path.join(os.path.expanduser("~"), ".local", "share")
     return os.path.join(base, "audit", _FILE)
 
 
 def sign(message: bytes) -> str | None:
-    """The signature of `message` by this user's key, as hex; None where no key can be kept."""
+    """Return the signature of `message` by this user's key, as hex; None where no key can be kept."""
     key = _read_key() or _make_key()
     return hmac.new(key, message, hashlib.sha256).hexdigest() if key is not None else None
 
 
 def is_signed(message: bytes, signature: object) -> bool:
-    """Whether this user's key made the signature. Makes no key."""
+    """Return whether this user's key made the signature. Makes no key."""
     key = _read_key()
     if key is None or not isinstance(signature, str) or not signature.isascii():
         return False
@@ -40,7 +40,7 @@ def is_signed(message: bytes, signature: object) -> bool:
 
 
 def has_key() -> bool:
-    """Whether this user has a usable key."""
+    """Return whether this user has a usable key."""
     return _read_key() is not None
 
 

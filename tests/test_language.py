@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -49,3 +50,36 @@ def test_no_text_uses_the_phrase(phrase: str) -> None:
 def test_no_text_holds_the_marks_of_an_unresolved_merge() -> None:
     mark = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
     assert [str(path.relative_to(ROOT)) for path in texts() if mark.search(path.read_text())] == []
+
+
+#: What a docstring that begins so describes is a result; what is asked for is the call: `Return whether`, `Return the`.
+NO_VERBS = {
+    "Whether",
+    "The",
+    "A",
+    "An",
+    "How",
+    "What",
+    "Where",
+    "Why",
+    "Which",
+    "As",
+    "For",
+    "From",
+    "While",
+    "Meanwhile",
+    "None",
+}
+
+
+def test_the_docstring_of_a_function_begins_with_what_the_call_does() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / "audit").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        # A property is described like an attribute; the text of a command is its help.
+        if not any(re.search(r"property|group|command", ast.unparse(one)) for one in node.decorator_list)
+        if (text := ast.get_docstring(node)) and (text.split()[0] in NO_VERBS or not text[0].isupper())
+    ]
+    assert found == [], "begin with a verb, such as Return"

@@ -109,7 +109,7 @@ class Store(NotebookView):
         visit: int | None = None,
         trust: bool = False,
     ) -> Trace:
-        """Source, every stage, logits and prediction of one visit.
+        """Return the source, every stage, logits and prediction of one visit.
 
         `trust` allows its `value` and `export` to run code that this machine did not record.
         """
@@ -361,7 +361,7 @@ class Store(NotebookView):
         return self.run(run_id)
 
     def stats(self, run: str | None = None) -> StoreStats:
-        """Runs, parts, rows and bytes of each table, of one run or of all. No part is opened."""
+        """Return the number of runs, and the parts, rows and bytes of each table, of one run or of all. No part is opened."""
         from audit.store.maintain.stats import store_stats
 
         return store_stats(self.reader, run)

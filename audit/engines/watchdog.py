@@ -59,7 +59,7 @@ class Watchdog:
         self._workers = workers
         self._ended = threading.Event()
         self._waiting_since: float | None = None
-        self._told_begun: float | None = None
+        self._reported_begun: float | None = None
         #: What was killed, and why.
         self.stall: Stall | None = None
         self._thread = threading.Thread(target=self._watch, name="audit-watchdog", daemon=True)
@@ -74,7 +74,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """While the loop waits for the next batch."""
+        """Note that the loop waits for the next batch."""
         self._waiting_since = time.monotonic()
         try:
             yield
@@ -129,11 +129,11 @@ class Watchdog:
                 _kill(worker.pid)
 
     def _interrupt(self, sample: CurrentSample) -> None:
-        """Without workers the sample is made in this process: interrupt it by a signal, which C code may not hear."""
-        if self._told_begun == sample.begun:
+        """Interrupt a sample that is made in this process, without workers. C code may not react to the signal."""
+        if self._reported_begun == sample.begun:
             self._options.tell(f"waiting for sample {sample.index}, stage {sample.stage}, {sample.seconds:.0f} s")
             return
-        self._told_begun = sample.begun
+        self._reported_begun = sample.begun
         self._options.note(
             f"Sample {sample.index} has taken {sample.seconds:.0f} s in stage {sample.stage}. Without workers it can be "
             "given up only when its code comes back to Python; with --workers 1 its process would be ended."
@@ -163,7 +163,7 @@ def interruptible(activity: Activity, limit: float) -> Iterator[None]:
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a process was stopped by a signal, or by a debugger."""
+    """Return whether a process was stopped by a signal, or by a debugger."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:

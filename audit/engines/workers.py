@@ -12,7 +12,7 @@ from typing import Any
 
 
 def is_worker_death(error: BaseException) -> bool:
-    """Whether a loader raised this because a worker is gone.
+    """Return whether a loader raised this because a worker is gone.
 
     One that dies while it sends a batch leaves a broken connection, and the error does not mention workers.
     """

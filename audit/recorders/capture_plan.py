@@ -25,7 +25,7 @@ class CapturePlan:
         self._problems = problems
 
     def spend(self, payload_bytes: int, count: int, expected: int) -> None:
-        """Payloads have arrived: of the first ones an estimate is made for the `expected` visits, then they are summed."""
+        """Count payloads that arrived. The first ones decide, from an estimate for the `expected` visits, the level of capture."""
         if not self._auto:
             return
         self._expected = expected

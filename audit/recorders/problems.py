@@ -70,7 +70,7 @@ class Problems:
 
 
 def _levels_up() -> int:
-    """From who warns to the line of the user's that it is about: past ours, and past what called us for it."""
+    """Return how many frames lie between the warning and the line of the user's code that it is about."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame, level = frame.f_back, level + 1

@@ -26,7 +26,7 @@ def rank() -> int | None:
 
 
 def rank_tags() -> dict[str, str]:
-    """Tags for the run of this rank: `rank`, `world_size` and the group; nothing where there is only one."""
+    """Return the tags for the run of this rank: `rank`, `world_size` and the group; nothing where there is only one."""
     own = rank()
     if own is None or dist.get_world_size() < 2:
         return {}

@@ -113,7 +113,7 @@ _ALONE = """
 
 
 def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dict[str, str]:
-    """Queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
+    """Return the queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
 
     `a` and `b` are the conditions that a row belongs to the run and the epoch. Visits of one source are matched by the
     value that was loaded, if several samples have it as their source, and then in order. A visit without a partner of the same
@@ -137,7 +137,7 @@ def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dic
 
 
 def _face_visits(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
-    """Queries that put the visits of one source beside each other; `faced` has those of one run alone, too."""
+    """Return the queries that put the visits of one source beside each other; `faced` has those of one run alone, too."""
     visits = {side: _VISITS.format(rows=rows, error=_ERROR) for side, rows in (("a", a), ("b", b))}
     if sources_are_unique:  # nothing is counted, which spares a sort of all sources
         return {"faced": _FACED.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
@@ -152,7 +152,7 @@ def _face_visits(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
 
 
 def _looks(a: str, b: str) -> dict[str, str]:
-    """Queries that pair what is left by its pictures."""
+    """Return the queries that pair what is left by its pictures."""
     sides = (("gone", a), ("come", b))
     keys = {f"keys_{side}": _KEYS.format(rows=f"{side}2", run=run, limit=_MOST + 1) for side, run in sides}
     return keys | {"alike": _SEEN.format(most=_MOST), "same_look": _ALIKE}

@@ -25,7 +25,7 @@ class RandomReader(ABC):
 
     @abstractmethod
     def read_at(self, offset: int, count: int) -> bytes:
-        """Up to `count` bytes from `offset`, without moving any shared position."""
+        """Return up to `count` bytes from `offset`, without moving any shared position."""
 
     @abstractmethod
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def age(self, path: str) -> float | None:
-        """Seconds since the file was written, by the clock of the place it lies in; None where there is none."""
+        """Return the seconds since the file was written, by the clock of the place it lies in; None where there is none."""
 
     @abstractmethod
     def list(self, path: str) -> list[str]:

@@ -68,7 +68,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
-        """run.json read back; `where` is for the error. What a later minor version added is left aside."""
+        """Return run.json as a manifest; `where` is for the error. What a later minor version added is left aside."""
         with _readable(where):
             # Read once: of a thousand runs, this is what opening a store takes.
             content = json.loads(data)

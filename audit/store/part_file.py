@@ -76,7 +76,7 @@ def _write_part(name: str, table: pa.Table | CompressedTable, sink: object) -> N
 
 
 def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:
-    """A Parquet file as the store keeps it: page checksums, statistics, small row groups."""
+    """Write a Parquet file as the store keeps it: page checksums, statistics, small row groups."""
     payload = name == "payloads"
     group = _ROW_GROUP
     if payload and table.num_rows:

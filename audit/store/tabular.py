@@ -13,7 +13,7 @@ from audit.errors import DatasetError
 
 
 def parquet_columns(path: str) -> list[str]:
-    """Names of the file's top-level columns."""
+    """Return the names of the file's top-level columns."""
     return _read(path, lambda file: list(file.schema_arrow.names))  # type: ignore[no-any-return]
 
 
@@ -39,7 +39,7 @@ def _read(path: str, action: Any) -> Any:
 
 
 def write_table(table: Any, path: str) -> None:
-    """An Arrow table as a Parquet file."""
+    """Write an Arrow table as a Parquet file."""
     import pyarrow.parquet as pq
 
     with open(path, "wb") as handle:

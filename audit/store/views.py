@@ -176,7 +176,7 @@ MACROS: dict[str, str] = {
 
 
 def latest_view(run_id: str | None) -> str:
-    """`latest`: the lineage of the newest complete run; its id is written in, so that other files stay closed."""
+    """Return the view `latest`: the lineage of the newest complete run; its id is written in, so that other files stay closed."""
     # An id holds letters, digits, dots, dashes and underscores alone: manifest.check_run_id.
     chosen = f"'{run_id}'" if run_id else "NULL"
     return f"FROM lineage WHERE run_id = {chosen}"

@@ -92,7 +92,7 @@ def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
 
 
 def _borrowed_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
-    """Payloads as a column: large ones where they lie, small ones one behind the other."""
+    """Return payloads as a column: large ones where they lie, small ones one behind the other."""
     chunks: list[pa.Array] = []
     small: list[bytes | None] = []
     for blob in blobs:
@@ -158,7 +158,7 @@ def unpack(buffer: Any) -> dict[str, pa.Table]:
 
 
 def _blobs(lengths: pa.Array, joined: pa.Buffer) -> pa.ChunkedArray:
-    """Payloads of these lengths, one behind the other in `joined`: in pieces that 32-bit offsets can reach."""
+    """Return the payloads of these lengths, one behind the other in `joined`: in pieces that 32-bit offsets can reach."""
     ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(), dtype=np.int64)
     pieces, first, begun = [], 0, 0
     while first < len(lengths):

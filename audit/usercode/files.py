@@ -114,12 +114,12 @@ class CodeFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Called by Python for each import that is not in `sys.modules`."""
+        """Return the spec of a module; called by Python for each import that is not in `sys.modules`."""
         code = self._offered.get(name)
         return specification_of(code) if code is not None and target is None else None
 
     def withdraw(self, code: CodeFile) -> None:
-        """Called when a module has been executed."""
+        """Offer the module no longer; called when it has been executed."""
         if self._offered.get(code.module) == code:
             del self._offered[code.module]
 
@@ -136,7 +136,7 @@ FINDER = CodeFinder()
 
 
 def is_ours(module: ModuleType) -> bool:
-    """Whether the module was executed by `CodeLoader`, so that its bytes are known."""
+    """Return whether the module was executed by `CodeLoader`, so that its bytes are known."""
     return executed_code(module) is not None
 
 
@@ -148,7 +148,7 @@ def executed_code(module: ModuleType) -> CodeFile | None:
 
 @contextlib.contextmanager
 def shown_source(thing: object) -> Iterator[None]:
-    """Meanwhile `inspect` finds the text that a class or function was executed from, although its file was edited."""
+    """Let `inspect` find the text that a class or function was executed from, although its file was edited."""
     spec = getattr(thing, "__globals__", {}).get("__spec__")
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     loader = getattr(spec or getattr(module, "__spec__", None), "loader", None)

@@ -137,7 +137,7 @@ def _load_apart(code: CodeFile) -> ModuleType:
 
 
 def _is_free(name: str, path: str) -> bool:
-    """Whether the name means this file, another that was named before, or nothing yet: a user's datasets.py must not
+    """Return whether the name means this file, another that was named before, or nothing yet: a user's datasets.py must not
     become everyone's."""
     loaded = sys.modules.get(name)
     if name in _given and (loaded is None or is_ours(loaded)):
@@ -152,7 +152,7 @@ def _is_free(name: str, path: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """file:line of what was raised, in the user's code rather than in a library that it called."""
+    """Return file:line of what was raised, in the user's code rather than in a library that it called."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]

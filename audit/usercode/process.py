@@ -7,7 +7,7 @@ import time
 
 
 def is_older_than_process(path: str) -> bool:
-    """Whether a file was last written before this process began, so that whatever it read is still in there."""
+    """Return whether a file was last written before this process began, so that whatever it read is still in there."""
     try:
         return os.stat(path).st_mtime < _process_start()
     except OSError:

@@ -133,7 +133,7 @@ def _is_local(origin: str, project: str) -> bool:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to Python, to an installed package or to audit itself."""
+    """Return whether a file belongs to Python, to an installed package or to audit itself."""
     return path.startswith(_library_folders()) or bool({"site-packages", "dist-packages"} & {*path.split(os.sep)})
 
 

@@ -67,7 +67,7 @@ class ArrayKind(ValueKind):
 
 
 def storable(dtype: Any) -> bool:
-    """Whether `dtype` is plain memory that the npy format gives back exactly."""
+    """Return whether `dtype` is plain memory that the npy format gives back exactly."""
     if dtype.hasobject:
         return False
     if dtype.kind in "biufcSUmM":
@@ -81,7 +81,7 @@ def storable(dtype: Any) -> bool:
 
 
 def _npy(value: Any) -> tuple[bytes, bytes]:
-    """Header and data of the npy format, with the padding inside structures, which numpy's writer leaves to chance."""
+    """Return header and data of the npy format, with the padding inside structures, which numpy's writer leaves to chance."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, value, allow_pickle=False)
     fortran = value.flags.f_contiguous and not value.flags.c_contiguous
@@ -89,12 +89,12 @@ def _npy(value: Any) -> tuple[bytes, bytes]:
 
 
 def to_npy(value: Any) -> bytes:
-    """`value` as an npy file."""
+    """Return `value` as an npy file."""
     return b"".join(_npy(value))
 
 
 def from_npy(data: bytes) -> Any:
-    """The array in an npy file; never a pickle."""
+    """Return the array in an npy file; never a pickle."""
     # Versions 1 to 3 of the format; numpy reads the third only while it also copies the data, without the padding.
     wide = 2 if data[6] == 1 else 4
     start = 8 + wide + int.from_bytes(data[8 : 8 + wide], "little")
@@ -112,28 +112,28 @@ def from_npy(data: bytes) -> Any:
 
 
 def dtype_text(dtype: Any) -> str:
-    """`float32` for a plain native type, numpy's own descriptor otherwise."""
+    """Return `float32` for a plain native type, numpy's own descriptor otherwise."""
     if dtype.names is not None or dtype.subdtype is not None:
         return repr(dtype.descr if dtype.names is not None else dtype)
     return str(dtype.name) if dtype.isnative and dtype.kind in "biufc" else str(dtype.str)
 
 
 def raw_bytes(value: Any) -> Any:
-    """The elements in C order as a flat buffer of bytes, copied only when they lie otherwise."""
+    """Return the elements in C order as a flat buffer of bytes, copied only when they lie otherwise."""
     if value.flags.c_contiguous and value.dtype.itemsize and value.size:
         return value.reshape(-1).view(np.uint8)
     return value.tobytes()
 
 
 def describe(value: Any) -> Preview:
-    """An excerpt that names dtype and shape and shows the first values."""
+    """Return an excerpt that names dtype and shape and shows the first values."""
     first = ", ".join(str(item) for item in value.reshape(-1)[:32])
     more = ", …" if value.size > 32 else ""
     return excerpt(f"{value.dtype} {'×'.join(map(str, value.shape)) or 'scalar'}: {first}{more}")
 
 
 def export_array(value: Any, stem: Path) -> list[Path]:
-    """Exact .npy, and .png where the array looks like a picture."""
+    """Write an exact .npy, and .png where the array looks like a picture."""
     exact = stem.with_name(stem.name + ".npy")
     np.save(exact, value, allow_pickle=False)
     picture = thumbnail.as_picture(value)

@@ -74,11 +74,11 @@ class ValueKind(ABC):
 
     @abstractmethod
     def matches(self, value: object) -> bool:
-        """Whether this kind describes `value` exactly; never raises."""
+        """Return whether this kind describes `value` exactly; never raises."""
 
     @abstractmethod
     def observe(self, value: Any) -> Facts:
-        """The facts of `value`."""
+        """Return the facts of `value`."""
 
     def observe_fast(self, value: Any) -> Facts | None:
         """Return exact facts of a common form of value without asking `matches`; None for every other value."""
@@ -94,7 +94,7 @@ class ValueKind(ABC):
 
     @abstractmethod
     def preview(self, value: Any) -> Preview | None:
-        """A small picture or excerpt, or None where nothing sensible can be shown."""
+        """Return a small picture or excerpt, or None where nothing sensible can be shown."""
 
     def preview_fast(self, value: Any) -> Preview | None:
         """Return the preview of a common form of value without asking `matches`; None for every other value."""
@@ -102,14 +102,14 @@ class ValueKind(ABC):
 
     @abstractmethod
     def encode(self, value: Any) -> Encoded:
-        """The exact value as self-contained bytes."""
+        """Return the exact value as self-contained bytes."""
 
     @abstractmethod
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008  (frozen)
-        """The value back, bit for bit."""
+        """Return the value back, bit for bit."""
 
     def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
-        """The digest of the value that was encoded, also where it decodes to another class; None where it is unknown."""
+        """Return the digest of the value that was encoded, also where it decodes to another class; None where it is unknown."""
         return self.fingerprint(self.decode(encoded, options))[0]
 
     @abstractmethod
@@ -118,19 +118,19 @@ class ValueKind(ABC):
 
 
 def excerpt(text: str) -> Preview:
-    """A text/plain preview of at most `EXCERPT` characters."""
+    """Return a text/plain preview of at most `EXCERPT` characters."""
     short = text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…"
     return Preview("text/plain", short.encode("utf-8", "backslashreplace"))
 
 
 def pack(header: dict[str, Any], body: bytes) -> bytes:
-    """A self-contained block: u32 little-endian length, JSON header, body."""
+    """Return a self-contained block: u32 little-endian length, JSON header, body."""
     head = json.dumps(header, separators=(",", ":")).encode()
     return b"".join((struct.pack("<I", len(head)), head, body))
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
-    """What `pack` wrote."""
+    """Return what `pack` wrote."""
     try:
         (length,) = struct.unpack_from("<I", data)
         if 4 + length > len(data):
@@ -144,7 +144,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
 
 
 def damage_error(reason: str) -> StoreDamaged:
-    """The error for stored bytes that are not what their encoding says."""
+    """Return the error for stored bytes that are not what their encoding says."""
     return StoreDamaged(
         f"A stored value cannot be decoded: {reason}.", hint="Run `audit store verify` to find the damaged part."
     )

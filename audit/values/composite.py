@@ -21,7 +21,7 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 def fingerprint(
     kind: str, mode: str, length: int, children: Iterable[object], attributes: str
 ) -> tuple[str | None, int]:
-    """Digest over the children's digests (None where a child has none) and that of attributes, and the sum of their sizes."""
+    """Return the digest over the children's digests (None where a child has none) and that of attributes, and the sum of their sizes."""
     marks: list[str | None] = []
     size = 0
     depth = _depth.get()
@@ -41,7 +41,7 @@ def fingerprint(
 
 
 def digest_over(kind: str, mode: str, length: int, marks: list[str | None], attributes: str = "") -> str | None:
-    """The digest of a value whose children, and whose attributes together, have these digests."""
+    """Return the digest of a value whose children, and whose attributes together, have these digests."""
     known = [mark.encode() for mark in marks if mark is not None]
     if len(known) < len(marks):
         return None
@@ -53,7 +53,7 @@ def _attribute_bytes(attributes: str) -> bytes:
 
 
 def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
-    """Header with [kind, encoding, length] of each child, then the children's bytes."""
+    """Return a header with [kind, encoding, length] of each child, then the children's bytes."""
     entries: list[tuple[str, str, int]] = []
     blocks: list[bytes] = []
     for child in children:
@@ -64,13 +64,13 @@ def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
 
 
 def decode(encoded: Encoded, options: DecodeOptions) -> tuple[dict[str, Any], list[object]]:
-    """The header and the decoded children."""
+    """Return the header and the decoded children."""
     header, blocks = _blocks(encoded)
     return header, [dispatch.KINDS.get(name).decode(block, options) for name, block in blocks]
 
 
 def encoded_digests(encoded: Encoded, options: DecodeOptions) -> list[str | None]:
-    """The digests of the encoded children."""
+    """Return the digests of the encoded children."""
     return [dispatch.KINDS.get(name).encoded_digest(block, options) for name, block in _blocks(encoded)[1]]
 
 
@@ -97,7 +97,7 @@ def facts_of(
 
 
 def outline(value: object, depth: int = 2) -> str:
-    """A short description: scalars and text in full, the rest by kind and shape."""
+    """Return a short description: scalars and text in full, the rest by kind and shape."""
     from collections.abc import Mapping
 
     kind = dispatch.kind_of(value).name

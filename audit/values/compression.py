@@ -31,12 +31,12 @@ _LARGEST = 2**32
 
 
 def compress(data: Any) -> bytes:
-    """One zstd frame."""
+    """Return one zstd frame."""
     return bytes(_codec().compress(data, asbytes=True))
 
 
 def decompress(data: Any, size: int) -> bytes:
-    """The `size` bytes in a zstd frame."""
+    """Return the `size` bytes in a zstd frame."""
     if size == 0:
         return b""
     # A store may come from anybody: memory is not reserved for more than such a frame can hold.
@@ -52,7 +52,7 @@ def decompress(data: Any, size: int) -> bytes:
 
 
 def subtract_rows(flat: Bytes, row: int) -> Bytes:
-    """Each byte minus the one `row` bytes before it, modulo 256."""
+    """Return each byte minus the one `row` bytes before it, modulo 256."""
     out = np.empty_like(flat)
     out[:row] = flat[:row]
     np.subtract(flat[row:], flat[:-row], out=out[row:])
@@ -70,7 +70,7 @@ def add_rows(flat: Bytes, row: int) -> Bytes:
 
 
 def split_bytes(flat: Bytes, width: int) -> Bytes:
-    """First bytes of all elements, then second bytes, and so on."""
+    """Return the first bytes of all elements, then second bytes, and so on."""
     return np.ascontiguousarray(flat.reshape(-1, width).T).reshape(-1)
 
 
@@ -80,7 +80,7 @@ def join_bytes(flat: Bytes, width: int) -> Bytes:
 
 
 def compress_smallest(plain: Any, size: int, encoding: str, filtered: Any) -> tuple[str, bytes]:
-    """`encoding` and its frame when that is smaller than the plain bytes, else `raw` and those.
+    """Return `encoding` and its frame when that is smaller than the plain bytes, else `raw` and those.
 
     `plain` may be a function that makes them, since they are seldom wanted.
     """

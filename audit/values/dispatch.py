@@ -20,7 +20,7 @@ _by_type: dict[type, ValueKind] = {}
 
 
 def kind_of(value: object) -> ValueKind:
-    """The kind that describes `value`."""
+    """Return the kind that describes `value`."""
     version = hashing.version()
     known = _by_type.get(type(value))
     if known is not None and known.since <= version and (known.by_type or known.matches(value)):
@@ -39,7 +39,7 @@ def load_kinds() -> None:
 
 
 def observe(value: object) -> Facts:
-    """The facts of any value; never raises, never changes it."""
+    """Return the facts of any value; never raises, never changes it."""
     try:
         known = _by_type.get(type(value))
         if known is not None and (facts := known.observe_fast(value)) is not None:
@@ -58,7 +58,7 @@ def known_kinds() -> dict[type, ValueKind]:
 
 
 def fingerprint(value: object) -> tuple[str | None, int]:
-    """Digest and size in bytes of any value."""
+    """Return the digest and size in bytes of any value."""
     try:
         return kind_of(value).fingerprint(value)
     except Exception:
@@ -66,12 +66,12 @@ def fingerprint(value: object) -> tuple[str | None, int]:
 
 
 def digest(value: object) -> str | None:
-    """The digest of any value, as 32 hexadecimal characters; None where equal ones would prove nothing."""
+    """Return the digest of any value, as 32 hexadecimal characters; None where equal ones would prove nothing."""
     return fingerprint(value)[0]
 
 
 def row_digests(value: object) -> list[str] | None:
-    """The digest of each part of a value along its first axis; None where they must be asked for one by one."""
+    """Return the digest of each part of a value along its first axis; None where they must be asked for one by one."""
     try:
         return kind_of(value).row_digests(value)
     except Exception:
@@ -79,7 +79,7 @@ def row_digests(value: object) -> list[str] | None:
 
 
 def preview(value: object) -> Preview | None:
-    """A small picture or excerpt of any value."""
+    """Return a small picture or excerpt of any value."""
     try:
         known = _by_type.get(type(value)) or kind_of(value)
         if (made := known.preview_fast(value)) is not None:
@@ -93,7 +93,7 @@ def preview(value: object) -> Preview | None:
 
 
 def encode(value: object) -> tuple[str, Encoded]:
-    """The kind's name and the exact value as bytes."""
+    """Return the kind's name and the exact value as bytes."""
     try:
         kind = kind_of(value)
         return kind.name, kind.encode(value)
@@ -102,7 +102,7 @@ def encode(value: object) -> tuple[str, Encoded]:
 
 
 def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickle: bool = False) -> object:
-    """The value back; `numpy_only` never imports torch, `allow_pickle` permits executing what a store contains."""
+    """Return the value back; `numpy_only` never imports torch, `allow_pickle` permits executing what a store contains."""
     reader = KINDS.get(kind)
     try:
         return reader.decode(encoded, DecodeOptions(numpy_only, allow_pickle))
@@ -113,7 +113,7 @@ def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickl
 
 
 def encoded_digest(kind: str, encoded: Encoded) -> str | None:
-    """The digest of the value that was encoded; None where its bytes do not tell. Executes nothing that a store contains."""
+    """Return the digest of the value that was encoded; None where its bytes do not tell. Executes nothing that a store contains."""
     try:
         return KINDS.get(kind).encoded_digest(encoded, DecodeOptions())
     except (NeedsTrust, NotFound):

@@ -20,13 +20,13 @@ _version: ContextVar[int] = ContextVar("digest_version", default=DIGEST_VERSION)
 
 
 def version() -> int:
-    """The version of the recipe that is followed here and now."""
+    """Return the version of the recipe that is followed here and now."""
     return _version.get()
 
 
 @contextmanager
 def follow_recipe(number: int) -> Iterator[None]:
-    """Meanwhile, in this thread, digests follow another version of the recipe."""
+    """Let digests in this thread meanwhile follow another version of the recipe."""
     before = _version.set(number)
     try:
         yield
@@ -36,12 +36,12 @@ def follow_recipe(number: int) -> Iterator[None]:
 
 @functools.lru_cache(512)
 def header(kind: str, dtype: str, shape: tuple[int, ...]) -> bytes:
-    """`kind|dtype|d0,d1,...|` in UTF-8."""
+    """Return `kind|dtype|d0,d1,...|` in UTF-8."""
     return f"{kind}|{dtype}|{','.join(map(str, shape))}|".encode("utf-8", "surrogatepass")
 
 
 def digest_parts(kind: str, dtype: str, shape: tuple[int, ...], *parts: Any) -> str:
-    """The digest of the parts, one after the other, below their header."""
+    """Return the digest of the parts, one after the other, below their header."""
     state = xxhash.xxh3_128(header(kind, dtype, shape))
     for part in parts:
         state.update(part)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def find_class(module: str, qualname: str) -> type | None:
-    """The class of that name; None where its module is not loaded, or has none of that name."""
+    """Return the class of that name; None where its module is not loaded, or has none of that name."""
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         # Not getattr: a module may have a __getattr__ that imports something.
@@ -19,7 +19,7 @@ def find_class(module: str, qualname: str) -> type | None:
 
 
 def rebuild_dataclass(name: str, fields: dict[Any, Any]) -> Any:
-    """The object that had these fields; the dict of them where its class is not loaded, or is another now."""
+    """Return the object that had these fields; the dict of them where its class is not loaded, or is another now."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         found = find_class(".".join(parts[:cut]), ".".join(parts[cut:]))

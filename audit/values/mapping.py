@@ -77,7 +77,7 @@ class MappingKind(ValueKind):
 
 
 def export_children(value: object, stem: Path, children: list[tuple[str, object]]) -> list[Path]:
-    """A .json outline, and each child beside it under the stem's own folder."""
+    """Write a .json outline, and each child beside it under the stem's own folder."""
     path = stem.with_name(stem.name + ".json")
     outline = [{"name": name, "value": composite.outline(child)} for name, child in children]
     path.write_text(json.dumps({"type": type(value).__name__, "children": outline}, indent=1) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ _SAMPLE = 2048
 
 
 def unit_levels(values: Any) -> Any | None:
-    """k as uint8 where every element is exactly float32(k)/255, else None."""
+    """Return k as uint8 where every element is exactly float32(k)/255, else None."""
     flat = values.reshape(-1)
     if not flat.size:
         return None
@@ -40,7 +40,7 @@ def _is_unit(values: Any) -> bool:
 
 
 def table_levels(channel: Any) -> tuple[Any, Any] | None:
-    """(table, uint8 indices) of one flat float32 channel with evenly spaced values, else None."""
+    """Return (table, uint8 indices) of one flat float32 channel with evenly spaced values, else None."""
     if loops.native is not None:
         levels = np.empty(channel.size, np.uint8)
         entries = loops.native.palette(channel, levels)

@@ -48,7 +48,7 @@ _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def padded_rgb(image: Image.Image) -> npt.NDArray[np.uint32]:
-    """One word per pixel, bytes R, G, B, 255: equal to `image.convert("RGBX").tobytes()`.
+    """Return one word per pixel, bytes R, G, B, 255: equal to `image.convert("RGBX").tobytes()`.
 
     The array is this thread's scratch space and is overwritten by the next call.
     """
@@ -56,7 +56,7 @@ def padded_rgb(image: Image.Image) -> npt.NDArray[np.uint32]:
 
 
 def summed_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]:
-    """As above, and (min, max, sum, sum of squares, zeros) of all bands where the compiled loops give them along."""
+    """Return the same as `padded_rgb`, and (min, max, sum, sum of squares, zeros) of all bands where the compiled loops give them along."""
     count = image.width * image.height
     out = scratch(count)
     if not count:
@@ -84,7 +84,7 @@ def plain_pixels(image: Any) -> Any:
 
 
 def raw_rgb(image: Image.Image) -> Any:
-    """Pillow's own pixels as the capsule that owns them, or a copy where it cannot offer that."""
+    """Return Pillow's own pixels as the capsule that owns them, or a copy where it cannot offer that."""
     try:
         pixels = plain_pixels(image)
         if pixels is not None:
@@ -113,7 +113,7 @@ def _address(capsule: Any, count: int) -> int:
 
 
 def scratch(count: int) -> npt.NDArray[np.uint32]:
-    """So many words of memory of this thread's own, which the next call gives out again: fresh memory costs more than a copy."""
+    """Return so many words of memory of this thread, which the next call returns again: fresh memory costs more than a copy."""
     if count > _KEEP:
         return np.empty(count, np.uint32)
     kept: npt.NDArray[np.uint32] | None = getattr(_scratch, "words", None)

@@ -36,7 +36,7 @@ NOTHING = Statistics()
 
 
 def of_histogram(counts: list[int], bands: int) -> Statistics:
-    """From a histogram of 256 levels per band, the first `bands` bands taken together."""
+    """Return the statistics of a histogram of 256 levels per band, the first `bands` bands taken together."""
     # struct is the fastest way from a list of Python integers to an array, by a factor of two.
     levels: Any = np.frombuffer(struct.pack(f"{len(counts)}q", *counts), np.int64)[: bands * 256]
     if bands > 1:
@@ -49,7 +49,7 @@ def of_histogram(counts: list[int], bands: int) -> Statistics:
 
 
 def of_sums(count: int, sums: tuple[int, int, int, int, int]) -> Statistics:
-    """From (min, max, sum, sum of squares, zeros) of `count` bytes, in integers until the last division."""
+    """Return the statistics from (min, max, sum, sum of squares, zeros) of `count` bytes, in integers until the last division."""
     low, high, first, second, zeros = sums
     if not count:
         return Statistics(zeros=0, nonfinite=0)
@@ -106,7 +106,7 @@ def _of_float32(flat: Any) -> Statistics:
 
 
 def _moments(flat: Any) -> tuple[float, float, bool]:
-    """Mean, variance, and whether the variance can be trusted."""
+    """Return mean, variance, and whether the variance can be trusted."""
     size = flat.size
     whole = size - size % _ROW
     rows = flat[:whole].reshape(-1, _ROW)

@@ -190,7 +190,7 @@ def _is_in_parts(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The same elements as a plain, detached, contiguous tensor on the CPU; the same memory where possible."""
+    """Return the same elements as a plain, detached, contiguous tensor on the CPU; the same memory where possible."""
     torch: Any = sys.modules["torch"]
     if type(value) is torch.Tensor and value.is_cpu and value.is_contiguous():
         simple = not (value.requires_grad or value.is_neg() or value.is_complex())
@@ -208,7 +208,7 @@ def _plain(value: Any) -> Any:
 
 
 def _memory(plain: Any) -> Any:
-    """A flat uint8 array over the tensor's elements, which keeps them alive.
+    """Return a flat uint8 array over the tensor's elements, which keeps them alive.
 
     Not by `Tensor.numpy`: that marks the storage as one that can no longer be resized, which is a change.
     """
@@ -233,7 +233,7 @@ def _dtype(plain: Any) -> str:
 
 
 def _numbers(dtype: str, raw: Any, plain: Any) -> Any:
-    """The elements as numpy numbers; types that numpy lacks are widened exactly."""
+    """Return the elements as numpy numbers; types that numpy lacks are widened exactly."""
     if dtype in _NUMPY:
         return raw.view(_NUMPY[dtype])
     torch: Any = sys.modules["torch"]
@@ -245,7 +245,7 @@ def _as_array(plain: Any) -> Any:
 
 
 def _without_torch(dtype: str, raw: Any) -> Any:
-    """bfloat16 widened to float32; what numpy has no name for as raw uint8 (only one-byte types are left then)."""
+    """Return bfloat16 widened to float32; what numpy has no name for as raw uint8 (only one-byte types are left then)."""
     if dtype in _NUMPY:
         return raw.view(_NUMPY[dtype])
     if dtype == "bfloat16":
@@ -272,7 +272,7 @@ def _compress(dtype: str, shape: list[int], raw: Any, header: dict[str, Any]) ->
 
 
 def _float_picture(shape: list[int], flat: Any, row: int, header: dict[str, Any]) -> tuple[str, bytes] | None:
-    """Levels of one byte where the floats have no more in them; None where they do."""
+    """Return levels of one byte where the floats have no more in them; None where they do."""
     if flat.size <= row:
         return None
     levels = palette.unit_levels(flat)
@@ -296,7 +296,7 @@ def _float_picture(shape: list[int], flat: Any, row: int, header: dict[str, Any]
 
 
 def _expand(encoding: str, header: dict[str, Any], body: memoryview) -> Any:
-    """The raw bytes of the elements, undoing `_compress`."""
+    """Return the raw bytes of the elements, undoing `_compress`."""
     if encoding not in ENCODINGS:
         raise damage_error(f"a tensor has no encoding {encoding!r} of its own")
     shape = header["shape"]

@@ -18,7 +18,7 @@ ENCODING = "parts"
 
 
 def is_in_parts(value: Any) -> bool:
-    """Whether a tensor can be taken apart and put together again exactly."""
+    """Return whether a tensor can be taken apart and put together again exactly."""
     if hashing.version() < 2 or value.device.type == "meta":
         return False
     torch: Any = sys.modules["torch"]
@@ -30,7 +30,7 @@ def is_in_parts(value: Any) -> bool:
 
 
 def take_apart(value: Any) -> tuple[dict[str, Any], list[Any]]:
-    """What it is, as JSON, and the plain tensors that it consists of."""
+    """Return what it is, as JSON, and the plain tensors that it consists of."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         value = value.detach()
@@ -52,7 +52,7 @@ def take_apart(value: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def fingerprint(head: dict[str, Any], marks: list[str | None], size: int) -> tuple[str | None, int]:
-    """The digest over what it is and the digests of its parts."""
+    """Return the digest over what it is and the digests of its parts."""
     if None in marks:
         return None, size
     described = json.dumps(head, sort_keys=True, separators=(",", ":")).encode()
@@ -63,12 +63,12 @@ def fingerprint(head: dict[str, Any], marks: list[str | None], size: int) -> tup
 
 
 def encode(head: dict[str, Any], parts: list[Any]) -> Encoded:
-    """Its parts, one after the other."""
+    """Return its parts, one after the other."""
     return Encoded(ENCODING, composite.encode(head, parts).data)
 
 
 def decode(encoded: Encoded, options: DecodeOptions) -> Any:
-    """The tensor back; without torch, a dict of what it consists of."""
+    """Return the tensor back; without torch, a dict of what it consists of."""
     head, parts = composite.decode(Encoded("children", encoded.data), options)
     del head["children"]
     if options.numpy_only:
@@ -77,7 +77,7 @@ def decode(encoded: Encoded, options: DecodeOptions) -> Any:
 
 
 def encoded_digest(encoded: Encoded, options: DecodeOptions) -> str | None:
-    """The digest that the stored tensor has."""
+    """Return the digest that the stored tensor has."""
     head, _ = unpack(encoded.data)
     marks = composite.encoded_digests(Encoded("children", encoded.data), options)
     del head["children"]

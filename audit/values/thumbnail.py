@@ -30,7 +30,7 @@ TINY = 4096
 
 
 def of_image(image: Image.Image) -> Preview:
-    """A picture whose longer side is at most `SIDE`: a JPEG, or a PNG where it is tiny."""
+    """Return a picture whose longer side is at most `SIDE`: a JPEG, or a PNG where it is tiny."""
     factor = -(-max(image.size) // SIDE)
     if image.mode == "RGB" and loops.native is not None:
         made = of_pixels(raw_rgb(image), *image.size)
@@ -45,7 +45,7 @@ def of_image(image: Image.Image) -> Preview:
 
 
 def of_pixels(pixels: Any, width: int, height: int) -> Preview | None:
-    """As `of_image`, of the pixels of an RGB picture with four bytes each; None where they are shown as they are."""
+    """Return the same as `of_image`, of the pixels of an RGB picture with four bytes each; None where they are shown as they are."""
     native: Any = loops.native
     if 3 * width * height <= TINY:
         return Preview("image/png", native.tiny(pixels, height, width))
@@ -57,7 +57,7 @@ def of_pixels(pixels: Any, width: int, height: int) -> Preview | None:
 
 
 def of_bytes(pixels: bytes, height: int, width: int, count: int) -> Preview:
-    """A JPEG of pixels of so many bands, interleaved."""
+    """Return a JPEG of pixels of so many bands, interleaved."""
     mode = "L" if count == 1 else "RGB"
     if count != 4 and loops.native is not None:
         made = loops.native.jpeg(pixels, height, width, _jpeg_head(mode))
@@ -67,7 +67,7 @@ def of_bytes(pixels: bytes, height: int, width: int, count: int) -> Preview:
 
 
 def of_array(values: Any) -> Preview | None:
-    """A JPEG, or a PNG where it is tiny, of an array that looks like a picture, else None."""
+    """Return a JPEG, or a PNG where it is tiny, of an array that looks like a picture, else None."""
     laid_out = _as_bands(values)
     if laid_out is None:
         return None
@@ -78,7 +78,7 @@ def of_array(values: Any) -> Preview | None:
 
 
 def viewable(image: Image.Image) -> Image.Image:
-    """`image` as L or RGB, whatever its mode; wide integers and floats are scaled between their extremes."""
+    """Return `image` as L or RGB, whatever its mode; wide integers and floats are scaled between their extremes."""
     if image.mode in ("L", "RGB"):
         return image
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -95,7 +95,7 @@ def viewable(image: Image.Image) -> Image.Image:
 
 
 def as_picture(values: Any, side: int | None = None) -> Image.Image | None:
-    """The picture that a 2-D, CHW or HWC array of 1, 3 or 4 channels shows, thinned out to `side`; else None."""
+    """Return the picture that a 2-D, CHW or HWC array of 1, 3 or 4 channels shows, thinned out to `side`; else None."""
     values = _as_bands(values)
     if values is None:
         return None
@@ -107,7 +107,7 @@ def as_picture(values: Any, side: int | None = None) -> Image.Image | None:
 
 
 def _as_bands(values: Any) -> Any | None:
-    """The array as height, width, bands where it looks like a picture."""
+    """Return the array as height, width, bands where it looks like a picture."""
     shape = values.shape
     if values.dtype.kind not in "biuf" or len(shape) not in (2, 3) or not values.size:
         return None
@@ -121,7 +121,7 @@ def _as_bands(values: Any) -> Any | None:
 
 
 def _average_boxes(values: Any, bands: Any) -> Image.Image | None:
-    """The picture made smaller by averaging boxes; None where it is small already or of another type."""
+    """Return the picture made smaller by averaging boxes; None where it is small already or of another type."""
     height, width, count = bands.shape
     factor = -(-max(height, width) // SIDE)
     floats = values.dtype == np.float32
@@ -134,14 +134,14 @@ def _average_boxes(values: Any, bands: Any) -> Image.Image | None:
 
 
 def _layout(values: Any, bands: Any) -> tuple[int, ...]:
-    """Planes, height, width, and the bands of a pixel, as they lie in memory."""
+    """Return planes, height, width, and the bands of a pixel, as they lie in memory."""
     height, width, count = bands.shape
     planar = count > 1 and bands.strides[2] != values.itemsize
     return (count, height, width, 1, 1) if planar else (1, height, width, count, count)
 
 
 def _encode_tiny(values: Any, bands: Any) -> Preview | None:
-    """A PNG of a float32 or uint8 picture of a few pixels; None for every other one."""
+    """Return a PNG of a float32 or uint8 picture of a few pixels; None for every other one."""
     height, width, count = bands.shape
     floats = values.dtype == np.float32
     if height * width * count > TINY or count == 4 or not (floats or values.dtype == np.uint8):
@@ -192,7 +192,7 @@ def _levels(values: Any) -> Any:
 
 
 def _png(pixels: bytes, height: int, width: int, bands: int) -> Preview:
-    """Uncompressed: for a few pixels that takes a fraction of a JPEG encoder's time, and `TINY` bytes of room at most."""
+    """Return an uncompressed PNG: for a few pixels that takes a fraction of a JPEG encoder's time, and `TINY` bytes of room at most."""
     lines = np.zeros((height, 1 + width * bands), np.uint8)  # a filter before each line: none
     lines[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(height, width * bands)
     return Preview(
@@ -215,13 +215,13 @@ _PNG_END = _chunk(b"IEND", b"")
 
 
 def _jpeg(image: Image.Image) -> Preview:
-    """A JPEG of a picture that is L or RGB."""
+    """Return a JPEG of a picture that is L or RGB."""
     return of_bytes(image.tobytes(), image.height, image.width, len(image.getbands()))
 
 
 @functools.cache
 def _jpeg_head(mode: str) -> bytes:
-    """What a JPEG of Pillow's has before its data: the quality's tables, and the sides of a picture of one pixel."""
+    """Return what a JPEG of Pillow's has before its data: the quality's tables, and the sides of a picture of one pixel."""
     data = _save(Image.new(mode, (1, 1)))
     at = 2
     while data[at + 1] != _START_OF_SCAN:

@@ -72,7 +72,7 @@ class TokensKind(ValueKind):
 
 
 def _raw(value: Any) -> tuple[str, bytes]:
-    """Integers of 64 bits as little-endian words; everything else as length-prefixed UTF-8."""
+    """Return integers of 64 bits as little-endian words; everything else as length-prefixed UTF-8."""
     if type(value[0]) is int:
         try:
             return "int64", np.array(value, dtype="<i8").tobytes()

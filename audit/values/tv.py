@@ -14,7 +14,7 @@ _MODULE = "torchvision.tv_tensors"
 
 
 def mode_of(value: Any) -> str | None:
-    """None for a plain tensor; what a subclass adds to it otherwise."""
+    """Return what a subclass adds to a plain tensor; None for a plain one."""
     torch: Any = sys.modules["torch"]
     if type(value) is torch.Tensor:
         return None
@@ -31,7 +31,7 @@ def mode_of(value: Any) -> str | None:
 
 
 def metadata_of(value: Any) -> dict[str, Any] | None:
-    """What rebuilds a tv_tensor, as JSON; None for everything else."""
+    """Return what rebuilds a tv_tensor, as JSON; None for everything else."""
     if not type(value).__module__.startswith(_MODULE):
         return None
     return {"type": type(value).__name__} | _kept_attributes(value)
@@ -52,7 +52,7 @@ def _is_tv_tensor(value: Any) -> bool:
 
 
 def class_of(value: Any) -> dict[str, Any] | None:
-    """What tells a tensor of another class from a plain one, as JSON; None for a plain one and for torchvision's own classes."""
+    """Return what tells a tensor of another class from a plain one, as JSON; None for a plain one and for torchvision's own classes."""
     torch: Any = sys.modules["torch"]
     own = type(value)
     if own is torch.Tensor or own.__module__.startswith(_MODULE):
@@ -64,14 +64,14 @@ def class_of(value: Any) -> dict[str, Any] | None:
 
 
 def meaning(metadata: dict[str, Any] | None, since: int = 2) -> bytes:
-    """What of it is part of a digest, after the elements; nothing for a plain tensor."""
+    """Return what of it is part of a digest, after the elements; nothing for a plain tensor."""
     if metadata is None or hashing.version() < since:
         return b""
     return b"|" + json.dumps(metadata, sort_keys=True, separators=(",", ":")).encode()
 
 
 def rebuild(tensor: Any, kept: dict[str, Any] | None) -> Any:
-    """The tv_tensor of these elements; the tensor itself where it was a plain one."""
+    """Return the tv_tensor of these elements; the tensor itself where it was a plain one."""
     if kept is None:
         return tensor
     from torchvision import tv_tensors
@@ -86,7 +86,7 @@ def rebuild(tensor: Any, kept: dict[str, Any] | None) -> Any:
 
 
 def as_form(row: Any, form: str | None) -> Any:
-    """A row of a batch as its sample was before batches were made of it: an array, a Parameter, or a tv_tensor such as an Image."""
+    """Return a row of a batch as its sample was before batches were made of it: an array, a Parameter, or a tv_tensor such as an Image."""
     if form == "array":
         return row.numpy()
     if form == "Parameter":

@@ -71,6 +71,6 @@ def _chance_to_miss(counts: dict[tuple[str, int], int], split: str, label: int) 
 
 
 def _left_out(context: Context, classes: list[str]) -> list[str]:
-    """Classes that the configuration does not look at."""
+    """Return the classes that the configuration does not look at."""
     wanted = context.narrowing.classes
     return [name for n, name in enumerate(classes) if wanted and name not in wanted and str(n) not in wanted]

@@ -261,7 +261,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _short_folder() -> str | None:
-    """Ray's sockets lie below its folder, and their names may be no longer than about 100 characters."""
+    """Return a folder with a short name for Ray: its sockets lie below that folder, and their names may be no longer than about 100 characters."""
     return None if len(tempfile.gettempdir()) <= 30 else "/tmp"
 
 

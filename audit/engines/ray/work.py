@@ -247,7 +247,7 @@ def _shares(rows: Mapping[str, Any]) -> list[Share]:
 
 
 def _failed_too_often() -> bool:
-    """Whether this task has failed too often. It then returns nothing, and the driver records its batches in another way."""
+    """Return whether this task has failed too often. The task then returns nothing, and the driver records its batches in another way."""
     from ray._private.worker import global_worker
 
     # Only a private name of Ray says which attempt this is. Without it the driver gives up after a long time without results.

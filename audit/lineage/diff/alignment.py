@@ -42,7 +42,7 @@ class AlignmentStep:
         return bool((self.a and self.a.random) or (self.b and self.b.random))
 
     def as_json(self) -> JsonObject:
-        """For machine output."""
+        """Return it for machine output."""
         return {
             "name": self.name,
             "change": self.change,

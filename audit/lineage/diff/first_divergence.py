@@ -83,7 +83,7 @@ class Divergence:
     difference: Magnitude | None = None
 
     def as_json(self) -> JsonObject:
-        """For machine output."""
+        """Return it for machine output."""
         step = self.step.as_json()
         return {
             "name": step["name"],
@@ -216,7 +216,7 @@ def _why_drawn(a: Side, b: Side, traces: list[tuple[Trace, Trace]]) -> str:
 
 
 def version_changes(a: Side, b: Side) -> dict[str, tuple[str | None, str | None]]:
-    """Libraries whose version differs between the runs."""
+    """Return the libraries whose version differs between the runs."""
     ours, theirs = a.run.versions, b.run.versions
     names = sorted({*ours, *theirs}) if ours and theirs else []
     return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}

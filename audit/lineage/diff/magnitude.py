@@ -31,7 +31,7 @@ class Magnitude:
     why: str | None = None
 
     def as_json(self) -> JsonObject:
-        """For machine output."""
+        """Return it for machine output."""
         return asdict(self)
 
 

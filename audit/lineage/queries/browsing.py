@@ -24,7 +24,7 @@ class VisitPlace(TypedDict):
 
 
 def sources(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str | None]:
-    """The source of each visit (epoch, index, visit)."""
+    """Return the source of each visit (epoch, index, visit)."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -37,7 +37,7 @@ def sources(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str | No
 
 
 def summaries(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, str]:
-    """What a model said of each visit, in a few words, for tasks whose predictions are not one class."""
+    """Return what a model said of each visit, in a few words, for tasks whose predictions are not one class."""
     wanted = set(keys)
     queries = {
         "detection": "SELECT epoch, index, visit, concat_ws(', ', count(*) FILTER (kind = 'target') || ' wanted', "
@@ -88,7 +88,7 @@ class HistoryRow(VisitPlace):
 
 
 def history(reader: Reader, run: Run, sample: SampleRow, most: int = 60) -> list[HistoryRow]:
-    """The visits of a sample over the epochs, with its predictions; the last ones where there are many."""
+    """Return the visits of a sample over the epochs, with its predictions; the last ones where there are many."""
     query = (
         "SELECT epoch, index, visit, predicted, predicted_name, confidence, correct, loss FROM graded_predictions "
         "WHERE run_id = ? AND index = ? ORDER BY epoch, visit"
@@ -99,7 +99,7 @@ def history(reader: Reader, run: Run, sample: SampleRow, most: int = 60) -> list
 
 
 def tags(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, list[str]]:
-    """The tags of each visit (epoch, index, visit) whose sample has any."""
+    """Return the tags of each visit (epoch, index, visit) whose sample has any."""
     wanted = set(keys)
     if not wanted or not reader.sql("FROM tags WHERE run_id = ? LIMIT 1", parameters=[run.run_id]).fetchall():
         return {}
@@ -113,7 +113,7 @@ def tags(reader: Reader, run: Run, keys: Iterable[Key]) -> dict[Key, list[str]]:
 
 
 def tag_names(reader: Reader, run: Run) -> dict[str, int]:
-    """The tags that samples of a run have, with how many have each."""
+    """Return the tags that samples of a run have, with how many have each."""
     query = "SELECT tag, count(*) FROM tags WHERE run_id = ? GROUP BY tag ORDER BY tag"
     return dict(reader.sql(query, parameters=[run.run_id]).fetchall())
 

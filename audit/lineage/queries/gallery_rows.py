@@ -122,7 +122,7 @@ def block(
     limit: int = 60,
     including: bool = False,
 ) -> GalleryBlock:
-    """The samples after a cursor. `including` begins with the sample at the cursor itself."""
+    """Return the samples after a cursor. `including` begins with the sample at the cursor itself."""
     descending = _expression(order)[1]
     parameters: list[Any] = []
     beyond = ""
@@ -138,7 +138,7 @@ def block(
 
 
 def place(picked: PickedSamples, key: Key, *, order: str) -> GalleryBlock:
-    """The one sample that a key names, if it meets the condition: its cursor says where it is in the order."""
+    """Return the one sample that a key names, if it meets the condition: its cursor says where it is in the order."""
     queries = tuple(
         f"SELECT * FROM ({inner}) WHERE epoch = ? AND index = ? AND visit = ? LIMIT 1"
         for inner in _ordered_samples(picked, order)
@@ -147,7 +147,7 @@ def place(picked: PickedSamples, key: Key, *, order: str) -> GalleryBlock:
 
 
 def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) -> GalleryBlock:
-    """Where the samples around one are, in one scan: lists `before` and `after`, the nearest first, each as [index, epoch,
+    """Return where the samples around one are, in one scan: lists `before` and `after`, the nearest first, each as [index, epoch,
     visit]. A list is NULL if there are none, and shorter than `many` if there are no more."""
     sign = "-" if _expression(order)[1] else ""
     found = "list_transform({0}, lambda p: [struct_extract(p, 2), struct_extract(p, 3), struct_extract(p, 4)]) AS {0}"
@@ -163,7 +163,7 @@ def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) ->
 
 
 def count_earlier(picked: PickedSamples, cursor: str, *, order: str) -> GalleryBlock:
-    """How many samples come before a cursor."""
+    """Return how many samples come before a cursor."""
     beyond, given = _cursor_condition(cursor, not _expression(order)[1], True, False)
     queries = tuple(f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _ordered_samples(picked, order))
     return GalleryBlock(queries, given, order)
@@ -176,7 +176,7 @@ def _expression(order: str) -> tuple[str, bool]:
 
 
 def _ordered_samples(picked: PickedSamples, order: str) -> tuple[str, ...]:
-    """The samples with their sort key, as queries to be tried in order: the first needs fewer columns."""
+    """Return the samples with their sort key, as queries to be tried in order: the first needs fewer columns."""
     expression, descending = _expression(order)
     # A missing or non-finite value sorts last either way; one number makes comparisons total.
     last = "-1e308" if descending else "1e308"

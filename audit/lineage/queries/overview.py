@@ -184,7 +184,7 @@ def splits(reader: Reader, run: Run, epoch: int) -> list[str]:
 
 
 def counts(reader: Reader, run: Run, epoch: int, split: str | None = None) -> RunCounts:
-    """Confusion, per class, confidence bins and loss bins of one epoch, or of one split of it, in one scan."""
+    """Return the confusion, the scores of each class, confidence bins and loss bins of one epoch, or of one split of it, in one scan."""
     label_name, predicted_name = ("NULL", "NULL") if run.classes else _NAMES
     of = of_split(run, epoch, split)
     query = _COUNTED.format(label_name=label_name, predicted_name=predicted_name, of=of)

@@ -130,7 +130,7 @@ def epochs(reader: Reader, run: Run) -> list[EpochSummary]:
 
 
 def loss_steps(reader: Reader, run: Run) -> list[LossBinOfSteps]:
-    """Loss over steps of each phase: mean and largest of each bin, with the visit that had the largest."""
+    """Return the loss over steps of each phase: mean and largest of each bin, with the visit that had the largest."""
     return reader.sql(
         """
         WITH phases AS (SELECT step, any_value(phase) AS phase FROM steps WHERE run_id = ? GROUP BY step),

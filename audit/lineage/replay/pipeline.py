@@ -166,7 +166,7 @@ class ReplayPipeline:
         return any(os.path.abspath(opened) == path for opened in made.visit.opened)
 
     def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
-        """Several visits; called by a DataLoader in a worker."""
+        """Return several visits; called by a DataLoader in a worker."""
         made = [self.replay_visit(task) for task in tasks]
         return to_send(made, [visit.final for visit in made])
 
@@ -237,7 +237,9 @@ class _Sources:
             self._names.setdefault(origin.source, []).append(place)
 
     def place_of(self, index: int, source: str, root: str) -> int | None:
-        """By its path; by its name alone where the whole folder was moved, and the place tells files of one name apart."""
+        """Return a file's place in the dataset: by its path, or by its name alone if the whole folder was moved.
+
+        Of several files with this name it is the one at `index`."""
         if root in self._roots:
             return self._files.get((root, source))
         places = self._names.get(source, [])

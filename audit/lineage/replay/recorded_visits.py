@@ -56,7 +56,7 @@ class RecordedVisits:
         self.stages = {stage.stage: stage for stage in reader.rows(Stage, run_id, order="stage")}
 
     def keys(self, indices: Sequence[int], epoch: int | None, split: str | None, sample: int | None) -> list[Key]:
-        """(epoch, index, visit) of those that are wanted, in order; NotFound where the run has none, whatever the split."""
+        """Return (epoch, index, visit) of those that are wanted, in order; NotFound where the run has none, whatever the split."""
         conditions: list[str] = ["run_id = ?"]
         parameters: list[Any] = [self._run_id]
         if epoch is not None:
@@ -95,7 +95,7 @@ class RecordedVisits:
         return bool(self._reader.sql(query, parameters=[self._run_id]).fetchall())
 
     def named_stages(self) -> list[str]:
-        """Stages that were pointed out by the attribute that holds them, and are known by its name."""
+        """Return the stages that were pointed out by the attribute that holds them, and are known by its name."""
         return [stage.path for stage in self.stages.values() if stage.path.isidentifier()]
 
     def splits(self) -> list[str]:

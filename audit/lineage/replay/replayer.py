@@ -167,7 +167,7 @@ class Replayer:
         return self.wanted.stage is None or ordinal == self.wanted.stage
 
     def _is_compared(self, ordinal: int, digest: str | None) -> bool:
-        """Whether a recorded output can be compared: two values without a digest may or may not be equal."""
+        """Return whether a recorded output can be compared: two values without a digest may or may not be equal."""
         return self._is_wanted(ordinal) and digest is not None and not is_batch_stage(self._stage(ordinal)[0])
 
     def _stage(self, ordinal: int) -> tuple[str, str]:
@@ -182,7 +182,7 @@ class Replayer:
         )
 
     def _first_difference(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[int | None, str] | None:
-        """(ordinal, name) of the first stage whose digest differs, or None when all are equal."""
+        """Return (ordinal, name) of the first stage whose digest differs, or None when all are equal."""
         paths = set()
         for ordinal in sorted(fact["stages"]):
             path, name = self._stage(ordinal)
@@ -254,7 +254,7 @@ class Replayer:
         (folder / "digests.json").write_text(plainjson.dumps(outcome.digests, indent=1))
 
     def _compare_logits(self) -> None:
-        """The logits of the inputs that have gathered, in one batch."""
+        """Compare the logits of the inputs that have gathered, in one batch."""
         comparison, inputs = self.result.model, [pair for pair in self.inputs if pair[0] in self.logits]
         self.inputs = []
         if self.model is None or comparison is None or not inputs:

@@ -84,7 +84,7 @@ class CallProfile:
     """The calls that changed values in the user's own code during one visit."""
 
     def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
-        """`on_wait` is called before the user's own code waits for another thread."""
+        """Profile calls; `on_wait` is called before the user's own code waits for another thread."""
         self.on_wait = on_wait
         #: (function, file, first line) of the user's own code to the names of its calls, with their lines.
         self.calls: dict[tuple[str, str, int], list[str]] = {}
@@ -370,7 +370,7 @@ def _is_given_data(frame: FrameType, code: CodeType) -> bool:
 
 
 def _name_of_code(frame: FrameType, code: CodeType) -> str:
-    """The name of a function; of a torch module the name of its class, as all of them are called through one function."""
+    """Return the name of a function; of a torch module the name of its class, as all of them are called through one function."""
     if code.co_name == "_wrapped_call_impl":
         return type(frame.f_locals.get("self")).__name__
     return code.co_qualname

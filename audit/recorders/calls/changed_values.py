@@ -26,7 +26,7 @@ class ChangedValues:
     def __init__(
         self, profile: CallProfile, dataset: Any, *, may_be_kept: bool = False, has_stage: bool = False
     ) -> None:
-        """`has_stage` says that the value is what the first stage was given."""
+        """Look for changes; `has_stage` says that the value is what the first stage was given."""
         self._profile = profile
         #: Whether code of the user's own ran that may have changed the value.
         self._has_code = profile.has_earlier_code if has_stage else profile.has_users_code

@@ -173,7 +173,7 @@ class VisitCalls:
         parent.children.append(call)
 
     def _adds_nothing(self, call: ObservedCall, frame: _Frame) -> bool:
-        """Whether a call gave what its last stage gave, so that its own row would say the same again."""
+        """Return whether a call gave what its last stage gave, so that its own row would say the same again."""
         last = frame.children[-1]
         if call.output is not last.output or not self._sink.is_unchanged(last) or is_choice(call.target):
             return False
@@ -202,7 +202,7 @@ class VisitCalls:
         return (self._search.labels.get(key) or name_of(target)) if frame.openness else None
 
     def _openness_of(self, target: Any, parent: _Frame) -> int:
-        """Whether the calls that a stage makes count, too."""
+        """Return whether the calls that a stage makes count, too."""
         if isinstance(target, MethodType) and id(target.__self__) in self._search.owners:
             return parent.openness
         # A function of the user's own that the dataset's code calls, but not what such a function calls in turn.

@@ -42,7 +42,7 @@ class UnseenChanges:
         observed_names: Callable[[], Collection[str]] = list,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """`own_code` returns the user's own code that may make items, `observed_names` the names of what it calls stages by.
+        """Look for changes; `own_code` returns the user's own code that may make items, `observed_names` the names of what it calls stages by.
 
         `on_wait` is called before an item waits for another thread.
         """

@@ -69,7 +69,7 @@ class WarmedCode:
     problem: str | None = None
 
     def __init__(self, observed: Callable[[], Collection[str]]) -> None:
-        """`observed` returns the names of functions whose calls are stages."""
+        """Keep code warm; `observed` returns the names of functions whose calls are stages."""
         self._observed = observed
         self._warmed: list[_Warmed] = []
         #: By function, the variables that held data while calls were listed.

@@ -20,7 +20,7 @@ def describe_candidates(items: Sequence[tuple[int, Any]]) -> str | None:
 
 
 def _whole_numbers(items: Sequence[tuple[int, Any]]) -> dict[Any, list[tuple[int, int]]]:
-    """The places that hold a whole number in every item: pairs of the item's index and that number."""
+    """Return the places that hold a whole number in every item: pairs of the item's index and that number."""
     found: dict[Any, list[tuple[int, int]]] = {}
     for index, item in items:
         for place, part in _places(item):

@@ -32,7 +32,7 @@ def find_boxes(item: Any, label: Any) -> Boxes | None:
 
 
 def _is_class(item: Any, label: Any) -> bool:
-    """Whether an item is a tensor and a class number: then nothing in it is a target of another kind."""
+    """Return whether an item is a tensor and a class number: then nothing in it is a target of another kind."""
     return type(label) is int and type(item) is tuple and len(item) == 2 and type(item[0]) is torch.Tensor
 
 

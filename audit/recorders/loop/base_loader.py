@@ -50,7 +50,7 @@ _REFERENCES_OF_A_LOADER = 2
 
 
 def is_being_iterated(loader: DataLoader[Any]) -> bool:
-    """Whether an iterator of this loader is under way: what it yields cannot be recorded any more."""
+    """Return whether an iterator of this loader is under way: what it yields cannot be recorded any more."""
     if getattr(loader, "_iterator", None) is not None:
         return True
     if sys.getrefcount(loader._index_sampler) <= _REFERENCES_OF_A_LOADER:

@@ -75,7 +75,7 @@ class Channel:
             self._pipe.put(ByValue(envelope))
 
     def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
-        """While an item is made, what is done to tensors is not a part of the loop."""
+        """Stop tracking tensors while an item is made: what is done to them then is not a part of the loop."""
         return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
 
     def wait_for_delivery(self) -> None:

@@ -60,7 +60,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def _is_recorded(dataset: Any) -> bool:
-    """Whether a recorded dataset lies somewhere in this one."""
+    """Return whether a recorded dataset lies somewhere in this one."""
     for _ in range(20):
         if isinstance(dataset, (list, tuple)):
             return any(_is_recorded(part) for part in dataset)

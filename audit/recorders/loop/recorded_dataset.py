@@ -104,7 +104,7 @@ class RecordedMap(StandIn):
         return record_item(self._audit_recorder, index)
 
     def _fetch_list(self, indices: list[Any]) -> Any:
-        """batch_size=None with a sampler of lists: one call makes several samples."""
+        """Return several samples of one call, as batch_size=None with a sampler of lists asks for."""
         return whole_batch(self._audit_recorder, indices, "__getitem__")
 
 
@@ -146,7 +146,7 @@ def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
 
 
 def fetches_batches(dataset: Any) -> bool:
-    """Whether the dataset makes whole batches by a code of its own, which must then be the one that runs."""
+    """Return whether the dataset makes whole batches by a code of its own, which must then be the one that runs."""
     if not callable(getattr(dataset, "__getitems__", None)):
         return False
     if delegates_batches(dataset):

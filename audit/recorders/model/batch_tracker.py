@@ -269,7 +269,7 @@ def _operation_names(name: str) -> tuple[str, ...]:
 def _is_changed(
     source: torch.Tensor, before: RowOrigins | None, result: torch.Tensor, after: RowOrigins, name: str
 ) -> bool:
-    """Whether a sample is other than it was: rows that are only picked, moved or repeated are not."""
+    """Return whether a sample is other than it was: rows that are only picked, moved or repeated are not."""
     if name in ("to", "type", "type_as", "float", "double", "half", "bfloat16", "int", "long"):
         return source.dtype != result.dtype
     if name in ("__getitem__", "chunk", "split", "unbind", "index_select", "narrow", "select", "repeat_interleave"):

@@ -17,12 +17,12 @@ from torch import nn
 
 
 def _inert() -> tuple[Any, ...]:
-    """Takes any arguments and returns None, and pickles as part of the standard library."""
+    """Take any arguments and return None; it pickles as part of the standard library."""
     return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def _outside_compiled_code(function: Any) -> None:
-    """Compiled code is left for the length of the call: traced into a graph, a hook would run once and never again.
+    """Leave compiled code for the length of the call: traced into a graph, a hook would run once and never again.
 
     What `torch.compiler.disable` does, without the seconds that it takes to load the compiler.
     """

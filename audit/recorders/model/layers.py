@@ -52,7 +52,7 @@ class LayerPolicy:
             raise UsageError(f"when is {self.when!r}.", hint="Give an SQL condition over predictions, or a function.")
 
     def condition(self) -> Selection | None:
-        """`when` as a condition over predictions, checked."""
+        """Return `when` as a condition over predictions, checked."""
         if not isinstance(self.when, str):
             return None
         try:
@@ -156,7 +156,7 @@ class LayerHooks:
         self._handles.clear()
 
     def silent_layers(self) -> list[str]:
-        """Layers whose hook never fired."""
+        """Return the layers whose hook never fired."""
         return [name for name, count in self.fired.items() if count == 0]
 
     def begin(self, step: ModelStep | None) -> None:

@@ -215,7 +215,7 @@ class BatchMatcher:
                 yield tensor, batch.origins(tensor)
 
     def _is_foreign(self, other: torch.Tensor, given: torch.Tensor) -> bool:
-        """Whether another argument of the call is as large as a batch and is not a recorded one: a generated picture, say."""
+        """Return whether another argument of the call is as large as a batch and is not a recorded one: a generated picture, say."""
         if not other.is_floating_point() or other.dim() != given.dim() or other.dim() < 2:
             return False
         if other.shape[0] != given.shape[0] or self._tracker.origins_of(other) is not None:

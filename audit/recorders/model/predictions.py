@@ -225,7 +225,7 @@ def _probabilities(values: torch.Tensor, kind: str) -> torch.Tensor:
 def _loss(
     logits: torch.Tensor, probabilities: np.ndarray[Any, Any], at: np.ndarray[Any, Any], kind: str
 ) -> np.ndarray[Any, Any]:
-    """Cross entropy of each row, from the logits: the logarithm of a rounded probability would lose digits."""
+    """Return the cross entropy of each row, from the logits: the logarithm of a rounded probability would lose digits."""
     if kind != "logits":
         with np.errstate(divide="ignore", invalid="ignore"):
             if kind == "log_probabilities":

@@ -45,7 +45,7 @@ def _columns(rows: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _quantiles(ordered: torch.Tensor) -> list[torch.Tensor]:
-    """Linear between neighbours, as torch.quantile has it."""
+    """Return the quantiles, linear between neighbours, as torch.quantile has it."""
     last = ordered.shape[1] - 1
     found = []
     for quantile in _QUANTILES:

@@ -131,7 +131,7 @@ def _some_words(array: int) -> tuple[tuple[int, int], ...]:
 
 
 def _torch_memory(generator: torch.Generator) -> GeneratorMemory | None:
-    """The generator behind the Python object, and the pointer to it: another one may be put in its place."""
+    """Return the generator behind the Python object, and the pointer to it: another one may be put in its place."""
     offset = _torch_offset()
     if offset is None:
         return None

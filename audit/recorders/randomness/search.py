@@ -153,7 +153,7 @@ class _Search:
         return [id(holder) for holder, size in self.sizes if len(holder) != size and id(holder) not in ignored]
 
     def is_filled(self) -> bool:
-        """Whether a place that held None holds something now."""
+        """Return whether a place that held None holds something now."""
         return any(map(operator.is_not, map(operator.call, self._getters, self._keys), itertools.repeat(None)))
 
     def _visit(self, thing: Any, path: str, depth: int, holder: Any, key: Any) -> None:
@@ -264,7 +264,7 @@ class _Search:
 
 
 def _is_table(rows: Any) -> bool:
-    """Whether a list has many rows of plain values, such as paths and labels: no row can hold a generator."""
+    """Return whether a list has many rows of plain values, such as paths and labels: no row can hold a generator."""
     if len(rows) < _TABLE or {type(row) for row in rows} != {tuple}:
         return False
     return {type(value) for row in rows for value in row} <= _PLAIN_TYPES
@@ -314,7 +314,7 @@ def _slot(thing: Any, name: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _has_own_attributes(kind: Any) -> bool:
-    """Whether an object's `__dict__` is simply its attributes, and not a property that does something."""
+    """Return whether an object's `__dict__` is simply its attributes, and not a property that does something."""
     found = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
     return isinstance(found, types.GetSetDescriptorType)
 
@@ -335,7 +335,7 @@ def top_of(what: Any) -> str:
 
 
 def is_generator(thing: Any) -> bool:
-    """Whether this is a source of random numbers with a state that can be read and set."""
+    """Return whether this is a source of random numbers with a state that can be read and set."""
     if _is_instance(thing, random.Random):
         # SystemRandom has no state: it asks the system each time.
         return not _is_instance(thing, random.SystemRandom)

@@ -71,7 +71,7 @@ class Seeder:
         self._roster = GeneratorSearch(self._dataset)
 
     def appeared(self) -> bool:
-        """Whether the visit made a generator that was not there to be seeded: then it must be made once more."""
+        """Return whether the visit made a generator that was not there to be seeded: then it must be made once more."""
         return self._roster is not None and bool(self._roster.refresh())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class GeneratorSource:
 
 
 def global_sources() -> list[GeneratorSource]:
-    """torch's, numpy's and Python's global generators."""
+    """Return torch's, numpy's and Python's global generators."""
     return [
         _torch_source("torch", torch.default_generator),
         _numpy_source(),
@@ -89,7 +89,7 @@ def _source(place: Place) -> GeneratorSource:
 
 
 def _torch_source(name: str, generator: torch.Generator) -> GeneratorSource:
-    """While the state does not change, the same object is given for it: comparing it costs nothing."""
+    """Return a source that gives the same object while the state does not change: comparing it costs nothing."""
     last: tuple[bytes, State] | None = None
 
     def take() -> State:
@@ -120,7 +120,7 @@ def _put_torch(generator: torch.Generator, state: State) -> None:
 
 
 def _numpy_source() -> GeneratorSource:
-    """numpy's own `get_state` takes 0.1 ms, so it is asked only when the twister's memory has changed.
+    """Return numpy's source. Its own `get_state` takes 0.1 ms, so it is called only when the twister's memory has changed.
 
     A cached normal deviate can be used up without any change there: while one is cached, the slow way is taken.
     """

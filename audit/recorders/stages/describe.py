@@ -33,7 +33,7 @@ def name_of(stage: object) -> str:
 
 
 def qualname_of(stage: object) -> str:
-    """Module and qualified name of the class or function."""
+    """Return the module and qualified name of the class or function."""
     if isinstance(stage, functools.partial):
         return qualname_of(stage.func)
     what = stage if inspect.isroutine(stage) or inspect.isclass(stage) else type(stage)
@@ -62,7 +62,7 @@ def _parameters(stage: object) -> dict[str, Any]:
 
 
 def _closure(function: types.FunctionType) -> dict[str, Any]:
-    """Defaults and captured variables: what makes one lambda differ from another with the same code."""
+    """Return the defaults and captured variables: what makes one lambda differ from another with the same code."""
     signature = inspect.signature(function)
     found = {p.name: as_stable_json(p.default) for p in signature.parameters.values() if p.default is not p.empty}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):

@@ -55,7 +55,7 @@ def hooks_of(stage: Any) -> tuple[str, ...]:
 
 
 def says_random(stage: Any) -> bool | None:
-    """Whether a stage draws at all, where its library says so; None for any other."""
+    """Return whether a stage draws at all, where its library says so; None for any other."""
     match _library(stage):
         case "albumentations" if hasattr(stage, "should_apply"):
             # Every transform has these two; most that draw nothing leave them as they are.
@@ -77,13 +77,13 @@ def is_known_transform(stage: Any) -> bool:
 
 
 def _draws(stage: Any) -> bool:
-    """Whether a v2 transform has parameters of its own to draw, or is the one that draws without."""
+    """Return whether a v2 transform has parameters of its own to draw, or is the one that draws without."""
     asked = getattr(getattr(type(stage), "make_params", None), "__qualname__", "Transform.make_params")
     return bool(asked != "Transform.make_params") or type(stage).__name__ == "GaussianNoise"
 
 
 def asks_when_fired(stage: Any) -> bool:
-    """Whether a v2 transform always draws through `make_params`: torchvision's own call does, RandAugment's does not."""
+    """Return whether a v2 transform always draws through `make_params`: torchvision's own call does, RandAugment's does not."""
     call = getattr(getattr(type(stage), "forward", None), "__qualname__", "")
     return callable(getattr(stage, "make_params", None)) and call in (
         "Transform.forward",

@@ -148,7 +148,7 @@ class SlotSnapshot:
         self._lengths += other._lengths
 
     def is_current(self) -> bool:
-        """Whether every slot holds what it held; another visit's stand-in stands for that."""
+        """Return whether every slot holds what it held; another visit's stand-in stands for that."""
         try:
             for slot, value, other in self._values:
                 # Asked before each visit, and nearly always so.

@@ -99,7 +99,7 @@ class CalledStages(VisitSource):
         row.params = arguments_of(call) or row.params
 
     def is_unchanged(self, call: ObservedCall) -> bool:
-        """Whether the output of an earlier call is still what was noted; it may have been changed in place."""
+        """Return whether the output of an earlier call is still what was noted; it may have been changed in place."""
         row = self.rows.get(call.ordinal)
         return row is not None and values.digest(call.output) == row.facts.digest
 

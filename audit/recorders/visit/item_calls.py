@@ -125,7 +125,7 @@ def wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def delegates_batches(dataset: Any) -> bool:
-    """Whether a dataset is a `Subset` that fetches as torch's own does: batches never go through its `__getitem__`."""
+    """Return whether a dataset is a `Subset` that fetches as torch's own does: batches never go through its `__getitem__`."""
     kind = type(dataset)
     return (
         isinstance(dataset, Subset)

@@ -188,7 +188,7 @@ class VisitMaker:
             self.randomness.find_generators()
 
     def make_batch(self, request: VisitRequest, fetch: BatchFetch, level: CaptureOrVerify) -> MadeBatch:
-        """As `make`, for a dataset that makes a whole batch in one call, as with `__getitems__`."""
+        """Do the same as `make` for a dataset that makes a whole batch in one call, as with `__getitems__`."""
         self.randomness.prepare(request)
         made = self.finish_batch(fetch, level)
         if self.randomness.prepare_again(request):

@@ -62,7 +62,7 @@ class StageRegister:
         self._next = max((stage.stage for stage in stored), default=-1) + 1
 
     def register_rest(self) -> None:
-        """Pipelines that never sent a batch are part of the run all the same."""
+        """Register the pipelines that never sent a batch: they are part of the run, too."""
         for key in self._pipelines:
             if key not in self._known:
                 self.ordinals(key)

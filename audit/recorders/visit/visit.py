@@ -142,7 +142,7 @@ class Visit(CalledStages):
         return next((steps[n].stage.name for n in reversed(self._ran) if not steps[n].stage.is_target), None)
 
     def is_tensor_of_stages(self, value: Any) -> bool:
-        """Whether this is the tensor that the pipeline's last stage gave, where no other stage was seen."""
+        """Return whether this is the tensor that the pipeline's last stage gave, where no other stage was seen."""
         if value is not self._value or type(value) is not torch.Tensor or not value.ndim:
             return False
         if self.calls is not None or self._stages is not None or self.changed_in_place:

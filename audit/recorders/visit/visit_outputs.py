@@ -55,7 +55,7 @@ class VisitOutputs:
         return self._digest
 
     def holds(self, value: Any) -> bool:
-        """Whether this very object is what the last stage gave, and as it gave it."""
+        """Return whether this very object is what the last stage gave, and as it gave it."""
         return value is self._value and value is not None and not self._is_changed_in_place()
 
     def _is_changed_in_place(self) -> bool:
@@ -71,7 +71,7 @@ class VisitOutputs:
         return last.facts.digest is not None and self._digest_now(value) != self._digest
 
     def holds_equal(self, value: Any) -> bool:
-        """Whether the last stage gave something with the same content."""
+        """Return whether the last stage gave something with the same content."""
         return self._digest is not None and self._digest_of(value) == self._digest
 
     def _digest_of(self, value: Any) -> str | None:

@@ -67,7 +67,7 @@ class VisitStages:
         return what if isinstance(what, str) else name_of(what.target)
 
     def is_target(self, ordinal: int) -> bool:
-        """Whether a stage makes the label, and not the model's input."""
+        """Return whether a stage makes the label, and not the model's input."""
         if ordinal < INSIDE:
             return self._pipeline.steps[ordinal].stage.is_target
         what = self.added[ordinal]

@@ -16,7 +16,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
 def as_annotations(report: Report) -> str:
-    """Annotations first, then the same text that a terminal shows."""
+    """Return annotations first, then the same text that a terminal shows."""
     lines: list[str] = []
     for outcome in report.outcomes:
         if outcome.status == "error":

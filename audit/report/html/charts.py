@@ -139,7 +139,7 @@ def bar(share: float | None, kind: str = "good") -> Markup:
 
 
 def shape(lengths: Sequence[int] | None) -> str:
-    """3×224×224."""
+    """Return the lengths of the axes, such as 3×224×224."""
     return "×".join(str(length) for length in lengths) if lengths else ""
 
 

@@ -73,7 +73,7 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def get_range(self, key: str, start: int, count: int) -> Blob:
-        """Bytes from `start`; a negative `start` counts from the end, as `count` then does not matter."""
+        """Return the bytes from `start`; a negative `start` counts from the end, as `count` then does not matter."""
 
     @abstractmethod
     def size(self, key: str) -> int:
@@ -89,7 +89,7 @@ class ObjectClient(ABC):
 
     @abstractmethod
     def entries(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Key and size of every object whose key begins with `prefix`, in no order that could be relied upon."""
+        """Yield the key and size of every object whose key begins with `prefix`, in no order that could be relied upon."""
 
     @abstractmethod
     def delete(self, key: str) -> None:

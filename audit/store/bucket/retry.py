@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def attempts() -> Iterator[int]:
-    """Numbers of attempts, with a growing pause between them; randomly shortened, so that many clients spread out."""
+    """Yield the numbers of attempts, with a growing pause between them; randomly shortened, so that many clients spread out."""
     for number in range(ATTEMPTS):
         if number:
             time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (number - 1)) * random.uniform(0.5, 1.0))

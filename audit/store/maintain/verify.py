@@ -42,7 +42,7 @@ class Damage:
     problem: str
 
     def as_json(self) -> dict[str, str]:
-        """For machine output."""
+        """Return it for machine output."""
         return asdict(self)
 
 

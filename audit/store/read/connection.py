@@ -99,7 +99,7 @@ class Session:
             self.connection.close()
 
     def serve(self, query: str | None) -> None:
-        """Have everything ready that the query names; all there is, where it is None or asks for a list."""
+        """Define every view that the query names, or all of them if it is None or asks for a list."""
         asked = query.lower() if query is not None else None
         with self._lock:
             if asked is None or _LISTING.search(asked):

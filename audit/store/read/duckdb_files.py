@@ -147,7 +147,7 @@ class PartFilesystem(AbstractFileSystem):  # type: ignore[misc]
             raise self.damage from error
 
     def _missing_error(self, where: str) -> StoreError:
-        """Nothing is damaged when the run no longer lists the part: it was merged or removed by another process."""
+        """Return the error for a missing part. Nothing is damaged when the run no longer lists the part: it was merged or removed by another process."""
         run_id = where.split("/")[1]
         listed = []
         with suppress(FileNotFoundError):

@@ -64,7 +64,7 @@ class Relation:
         return self.html(self) if self.html is not None else None
 
     def _begin(self) -> None:
-        """A new read-only transaction: `WITH x AS (DELETE …) …` is typed SELECT, but cannot be run in one."""
+        """Begin a new read-only transaction: `WITH x AS (DELETE …) …` is typed SELECT, but cannot be run in one."""
         if self._begun:
             self._connection.execute("ROLLBACK")
         self._begun = False
@@ -138,7 +138,7 @@ class Relation:
             return self._relation().to_arrow_table()
 
     def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
-        """Arrow record batches of at most so many rows, for results larger than memory."""
+        """Yield Arrow record batches of at most so many rows, for results larger than memory."""
         with self._translated():
             yield from self._relation().to_arrow_reader(rows)
 

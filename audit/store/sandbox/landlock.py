@@ -32,7 +32,7 @@ def abi() -> int:
 
 
 def restrict(readable: Iterable[str], *, network: bool = False) -> int:
-    """From now on this process can read below `readable` and reach nothing else; gives the ABI used, 0 for none."""
+    """Confine this process to reading below `readable`, from now on; return the ABI used, 0 for none."""
     version = abi()
     if not version:
         return 0

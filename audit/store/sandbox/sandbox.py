@@ -230,7 +230,7 @@ class Sandbox:
         return ours
 
     def _environment(self) -> dict[str, str]:
-        """Nothing that a query could give away; one thread for libraries that would start more before the fork."""
+        """Return the environment variables of the child. They hold nothing that a query could give away; one thread for libraries that would start more before the fork."""
         remote = _KEPT_FOR_REMOTE if local_path(self.location) is None else ()
         kept = {k: v for k, v in os.environ.items() if k in _KEPT or (remote and k.startswith(remote))}
         single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}

@@ -51,7 +51,7 @@ _LARGEST_FILE = 256 * 2**20
 
 
 def main() -> None:
-    """The nursery: fork, hand over, reap, kill on request; ends with the process that started it."""
+    """Fork children, hand queries to them, reap them, and kill them on request; end with the process that started it."""
     settings = json.loads(sys.argv[1])
     _import_what_is_loaded_late(settings["location"])
     control = socket.socket(fileno=int(sys.argv[2]))
@@ -89,7 +89,7 @@ class _AbsentLibraries:
 
 
 def _import_what_is_loaded_late(location: str) -> None:
-    """A confined child can read no library: what DuckDB and Arrow import on first use is imported here."""
+    """Import what DuckDB and Arrow import on first use: a confined child cannot read a library."""
     sys.meta_path.insert(0, _AbsentLibraries)
     for name in _IMPORTED_LATE:
         with contextlib.suppress(ImportError):
@@ -153,7 +153,7 @@ def _fork(settings: dict[str, Any], control: socket.socket, alive: set[int]) -> 
 
 
 def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
-    """One child's life: confine, open the store, wait for a query, answer it."""
+    """Run one child: confine it, open the store, wait for a query, answer it."""
     confined = _confine(settings)
     opened: Reader | AuditError
     try:
@@ -297,7 +297,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 def send(to: socket.socket, message: dict[str, Any]) -> None:
-    """One message."""
+    """Send one message."""
     data = plainjson.dumps(message).encode()
     to.sendall(LENGTH.pack(len(data)) + data)
 
@@ -314,7 +314,7 @@ def receive(source: socket.socket, most: int = 64 * 2**20) -> dict[str, Any]:
 
 
 def receive_exactly(source: socket.socket, count: int) -> bytes:
-    """So many bytes, or EOFError."""
+    """Return so many bytes; raise EOFError if fewer come."""
     pieces = bytearray()
     while len(pieces) < count:
         piece = source.recv(min(1 << 20, count - len(pieces)))

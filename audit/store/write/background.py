@@ -104,7 +104,7 @@ class BackgroundWriter:
             return self._waiting.popleft() if self._waiting else None
 
     def _tick(self, writer: RunWriter) -> None:
-        """Nothing has arrived for a while: commit what is due."""
+        """Commit what is due: nothing has arrived for a while."""
         if writer.is_due():
             with self._guard:
                 writer.flush()

@@ -25,7 +25,7 @@ def concatenate(call: Call) -> Origins:
 
 
 def stack(call: Call) -> Origins:
-    """Single samples become a batch; batches of the same samples lie side by side."""
+    """Follow `stack`: single samples become a batch; batches of the same samples stay side by side."""
     parts = list(call.argument(0, "tensors"))
     origins = [call.lookup(part) for part in parts]
     known = next((one for one in origins if one is not None), None)

@@ -43,7 +43,7 @@ def elementwise(call: Call) -> Origins:
 
 
 def _is_the_same_for_all(other: torch.Tensor, end: int | None, length: int) -> bool:
-    """Whether a tensor holds no content of one sample: it is a mean, a mask, or one factor for each sample."""
+    """Return whether a tensor holds no content of one sample: it is a mean, a mask, or one factor for each sample."""
     if other.requires_grad:
         return False
     if other.numel() == 1 or other.dtype == torch.bool:
@@ -104,7 +104,7 @@ def depthwise(call: Call) -> Origins:
 
 
 def pad(call: Call) -> Origins:
-    """Padding of any axis but that of the samples."""
+    """Follow a padding of any axis but that of the samples."""
     origins, sizes = call.origins, call.argument(1, "pad")
     if origins is not None and origins.axis is None:
         return follow_single(call)
@@ -144,7 +144,7 @@ def assign(call: Call) -> Origins:
 
 
 def _is_part_of_each(index: Any, axis: int, dimensions: int) -> bool:
-    """Whether an index takes in every sample, but not all of it."""
+    """Return whether an index takes in every sample, but not all of it."""
     if isinstance(index, torch.Tensor):
         return index.dtype == torch.bool and index.dim() > axis + 1
     parts = index if isinstance(index, tuple) else (index,)
