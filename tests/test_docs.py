@@ -79,6 +79,44 @@ def test_links_lead_somewhere(page: str) -> None:
             assert ((REPOSITORY / page).parent / target).exists(), f"{page} links to {target}"
 
 
+#: Paths in examples: files of the reader's own.
+EXAMPLE_PATHS = {"checks/tiny.py", "checks/thin.py"}
+
+
+def test_every_path_that_a_text_names_exists() -> None:
+    """Pages, docstrings and comments name files of this repository as `audit/tables.py`, or from a folder of audit/."""
+    audit_folder = REPOSITORY / "audit"
+    folders = [path.name for path in audit_folder.iterdir() if path.is_dir()]
+    named = re.compile(
+        rf"(?<![\w/.-])(?:audit|tests|docs|bench|fixtures|pipelines|{'|'.join(folders)})/[\w./-]*\.(?:py|h|c|html|md)\b"
+    )
+    texts = [
+        path
+        for folder in ("audit", "tests", "bench")
+        for ending in ("py", "html", "h", "c")
+        for path in (REPOSITORY / folder).rglob(f"*.{ending}")
+    ]
+    wrong = [
+        f"{path.relative_to(REPOSITORY)} names {name}"
+        for path in [*PAGES, *texts]
+        for name in named.findall(path.read_text(encoding="utf-8"))
+        if name not in EXAMPLE_PATHS and not (REPOSITORY / name).exists() and not (audit_folder / name).exists()
+    ]
+    assert wrong == []
+
+
+def test_every_file_that_the_pages_for_contributors_name_exists() -> None:
+    known = {
+        path.name
+        for folder in ("audit", "tests", "docs", "bench", "fixtures", "pipelines")
+        for path in (REPOSITORY / folder).rglob("*.*")
+    }
+    for page in ("CONTRIBUTING.md", "docs/ARCHITECTURE.md"):
+        names = re.findall(r"`([a-z_]\w*\.(?:py|h|c|md|txt))`", (REPOSITORY / page).read_text(encoding="utf-8"))
+        assert names
+        assert {*names} <= known, f"{page} names {sorted({*names} - known)}"
+
+
 #: The pages whose code is run, and the file whose tests run it.
 RUN_BY = {
     "README.md": "tests/test_docs.py",
