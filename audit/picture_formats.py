@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from io import BytesIO
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,6 +29,13 @@ def picture_formats() -> tuple[str, ...]:
 
 def open_picture(file: bytes | IO[bytes]) -> Image.Image:
     """Return a picture that is decoded when it is used, in a format that can be read without another program."""
+    picture: Image.Image = _pillow().open(BytesIO(file) if isinstance(file, bytes) else file, formats=picture_formats())
+    return picture
+
+
+@functools.cache
+def _pillow() -> Any:
+    """Return Pillow's module; an import statement for each picture takes several times as long."""
     from PIL import Image
 
-    return Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=picture_formats())
+    return Image

@@ -89,6 +89,8 @@ class FileDataset:
     ) -> None:
         options = options or Options()
         self.root = os.path.abspath(root)
+        #: What paths begin with; made once, as each sample asks for it.
+        self._folder = os.path.join(os.fsencode(self.root), b"")
         self._has_plain_root = printable(os.fsencode(self.root)) == self.root
         self.classes = classes
         self.transform = options.transform
@@ -97,6 +99,7 @@ class FileDataset:
         self.texts = texts
         self.notes = tuple(notes)
         self._names = names if isinstance(names, Names) else Names(names)
+        self._count = len(self._names)
         self._labels = None if labels is None else array("q", labels)
         self._split_names = list(dict.fromkeys(splits or ()))
         codes = {name: code for code, name in enumerate(self._split_names)}
@@ -110,7 +113,7 @@ class FileDataset:
         return None if self._labels is None else frozenset(self._labels)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return self._count
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         """Return (value, label), or only the value if there are no labels."""
@@ -138,7 +141,7 @@ class FileDataset:
 
     def plain_name(self, index: int) -> str | None:
         """Return the name of a sample's file where that is stored as it is, and so is the folder's; else None."""
-        name = os.fsdecode(self._names[index])
+        name = self._names[index].decode("utf-8", "surrogateescape")
         is_plain = name.isascii() and name.isprintable() and "\\" not in name
         return name if name and is_plain and self._has_plain_root else None
 
@@ -173,13 +176,15 @@ class FileDataset:
             yield name, self.label(at), size_of(self._path(name)) if name else -1
 
     def _path(self, name: bytes) -> bytes:
-        return os.path.join(os.fsencode(self.root), name)
+        return name if name.startswith(b"/") else self._folder + name
 
     def _at(self, index: SupportsIndex) -> int:
+        if type(index) is int and 0 <= index < self._count:
+            return index  # nearly always, and asked several times for each sample
         at = operator.index(index)
-        at = at + len(self) if at < 0 else at
-        if not 0 <= at < len(self):
-            raise IndexError(f"index {index} is outside a dataset of {len(self)} samples")
+        at = at + self._count if at < 0 else at
+        if not 0 <= at < self._count:
+            raise IndexError(f"index {index} is outside a dataset of {self._count} samples")
         return at
 
 

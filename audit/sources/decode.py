@@ -35,11 +35,13 @@ def sample_suffixes() -> frozenset[bytes]:
 
 def decode_picture(data: bytes) -> Image.Image:
     """Return the picture in its own mode, fully loaded; a damaged one raises Pillow's error."""
-    from PIL import UnidentifiedImageError
-
     try:
         picture = open_picture(data)
-    except UnidentifiedImageError:
+    except OSError as error:
+        from PIL import UnidentifiedImageError
+
+        if not isinstance(error, UnidentifiedImageError):
+            raise
         # Pillow's message contains the address of a buffer, which differs each time.
         what = f"its {len(data)} bytes start with {data[:8]!r}" if data else "it is empty"
         raise UnidentifiedImageError(f"not a picture in a known format: {what}") from None

@@ -65,7 +65,7 @@ class Names(Sequence[bytes]):
         return len(self._ends)
 
     def __getitem__(self, index: int) -> bytes:  # type: ignore[override]  # slices are not needed
-        if not 0 <= index < len(self._ends):
+        if index < 0:
             raise IndexError(index)
         return self._buffer[self._ends[index - 1] if index else 0 : self._ends[index]]
 
@@ -148,18 +148,17 @@ class FolderOpener:
     """Open many files of few folders as `open_file` does; each folder's links are followed once."""
 
     def __init__(self) -> None:
-        self._is_data: dict[str, bool] = {}
+        self._is_data: dict[bytes, bool] = {}
 
     def open(self, path: bytes) -> FileIO:
         """Open a regular file for reading; raise OSError for anything else."""
-        name = os.fsdecode(path)
-        folder = os.path.dirname(name)
+        folder = path[: path.rfind(b"/") + 1]
         if folder not in self._is_data:
             if len(self._is_data) >= _MOST_FOLDERS:
                 self._is_data.clear()
-            real = os.path.realpath(folder) + "/"
+            real = os.path.realpath(os.fsdecode(folder)) + "/"
             self._is_data[folder] = not real.startswith(_SYSTEM) or real.startswith(_DATA)
-        if not self._is_data[folder] or b"\0" in path or not stat.S_ISREG(os.lstat(name).st_mode):
+        if not self._is_data[folder] or b"\0" in path or not stat.S_ISREG(os.lstat(os.fsdecode(path)).st_mode):
             # A link, or something to refuse.
             return open_file(path)
         return _open_regular(path, os.O_NOFOLLOW)

@@ -114,6 +114,23 @@ static int note_loaded(PyObject *plan, PyObject *visit, PyObject *rows, PyObject
     return made ? 0 : -1;
 }
 
+/* note_load(plan, visit, value, nanoseconds) -> whether the value of stage 0 is noted; False where it needs another way. */
+static PyObject *py_note_load(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 4 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != PLANNED)
+        return PyErr_SetString(PyExc_TypeError, "note_load takes a plan, a visit, a value and a number of nanoseconds"), NULL;
+    PyObject *plan = args[0], *visit = args[1], *value = args[2], *rows = get(visit, A_ROWS), *facts = NULL;
+    long long spent = PyLong_AsLongLong(args[3]), begun = nanoseconds();
+    int is = rows && PyDict_Check(rows) && PyDict_Contains(rows, number_zero) == 0 && is_unfollowed(visit, A_HAS_CALLS) == 1 &&
+             is_at(visit, A_LEVEL, verify_level) == 0 && (facts = facts_of_output(plan, value)) && facts != Py_None;
+    if (is && PyObject_SetAttr(visit, load_names[L_LOAD], value) == 0)
+        is = note_output(plan, visit, rows, Py_None, value, new_ref(facts), spent, begun) == 0;
+    else is = 0;
+    PyErr_Clear();
+    Py_XDECREF(facts);
+    Py_XDECREF(rows);
+    return PyBool_FromLong(is);
+}
+
 /* run_load(plan, loader, visit, callable, args, kwargs) -> the picture that the callable would return. */
 static PyObject *py_run_load(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 6 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != PLANNED || !PyTuple_Check(args[1]) ||

@@ -399,13 +399,24 @@ static PyObject *py_pixels(PyObject *self, PyObject *args) {
 
 /* What the caller knows of Pillow: see values/image.py. */
 enum { PICTURE, CORE, PICTURE_FACTS, PICTURE_KIND, PICTURE_DTYPE, RGB_MODE, P_SIZE, P_CORE, P_MODE, P_PALETTE, P_INFO, P_TRANSPARENCY, P_ARROW,
-       PICTURE_KNOWN };
+       P_TILE, PLAIN, PICTURE_KNOWN };
+
+/* Whether a picture is of a class that has its pixels where Pillow's own class has them, and is decoded; see values/pixels.py. */
+static int is_plain_picture(PyObject *value, PyObject **k) {
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    if (type == k[PICTURE]) return 1;
+    if (!PySet_Check(k[PLAIN]) || PySet_Contains(k[PLAIN], type) != 1) return 0;
+    PyObject *tile = PyObject_GetAttr(value, k[P_TILE]);
+    int is = tile && PyList_Check(tile) && PyList_Size(tile) == 0;
+    Py_XDECREF(tile);
+    return is;
+}
 
 /* The pixels of a plain RGB picture that Pillow has in memory; NULL for every other one, perhaps with an error. */
 static PyObject *pixels_of_picture(PyObject *value, PyObject *known, Py_ssize_t *height, Py_ssize_t *width) {
     PyObject *k[PICTURE_KNOWN], *made = NULL;
     for (int i = 0; i < PICTURE_KNOWN; i++) k[i] = PyTuple_GetItem(known, i);
-    if ((PyObject *)Py_TYPE(value) != k[PICTURE]) return NULL;
+    if (!is_plain_picture(value, k)) return NULL;
     PyObject *core = PyObject_GetAttr(value, k[P_CORE]), *mode = PyObject_GetAttr(value, k[P_MODE]);
     PyObject *size = PyObject_GetAttr(value, k[P_SIZE]), *info = PyObject_GetAttr(value, k[P_INFO]);
     int good = core && mode && size && info && (PyObject *)Py_TYPE(core) == k[CORE] && PyUnicode_Check(mode) &&
@@ -860,6 +871,7 @@ static PyMethodDef methods[] = {
     {"note_opened", py_note_opened, METH_VARARGS, "Put the files that a thread opens for reading into a list."},
     {"run_stage", (PyCFunction)(void (*)(void))py_run_stage, METH_FASTCALL, "Call a stage of a visit, and note what it returned."},
     {"run_load", (PyCFunction)(void (*)(void))py_run_load, METH_FASTCALL, "Read a visit's file, decode it, and note both."},
+    {"note_load", (PyCFunction)(void (*)(void))py_note_load, METH_FASTCALL, "Note the value of stage 0; False where it needs another way."},
     {"begin_visit", (PyCFunction)(void (*)(void))py_begin_visit, METH_FASTCALL, "Begin one of several visits in a row; else None."},
     {"end_visit", (PyCFunction)(void (*)(void))py_end_visit, METH_FASTCALL, "End such a visit; False where something is unusual."},
     {"add_visits", py_add_visits, METH_VARARGS, "Append the rows of visits to lists, until one is unusual."},

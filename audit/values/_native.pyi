@@ -111,6 +111,9 @@ def run_load(
 ) -> Any:
     """Read the file of a visit, decode and note it, and return the picture; plan and loader: recorders/visit/file_load.py."""
 
+def note_load(plan: tuple[Any, ...], visit: Any, value: Any, nanoseconds: int, /) -> bool:
+    """Note the value of stage 0; return False, and change nothing, where it needs another way."""
+
 def begin_visit(plan: tuple[Any, ...], index: int, level: str, /) -> Any:
     """Begin one of several visits in a row, and return it; None where something is unusual. See recorders/visit/make.py."""
 

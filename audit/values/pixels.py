@@ -24,6 +24,9 @@ _KEEP = 1 << 20  # pixels; a larger scratch buffer is made and dropped
 _scratch = threading.local()
 #: The class of what holds the pixels of a picture.
 CORE = type(Image.new("L", (1, 1)).im)
+#: Classes of pictures that have their pixels where Pillow's own class has them. That of JPEG files is added when one is seen:
+#: a picture of it has `tile` until it is decoded.
+PLAIN: set[type] = {Image.Image}
 
 Sums = tuple[int, int, int, int, int]
 
@@ -78,9 +81,20 @@ def plain_pixels(image: Any) -> Any:
     """
     own = image.__dict__
     size, pixels = own.get("_size"), own.get("_im")
-    if type(image) is not Image.Image or type(pixels) is not CORE or own.get("_mode") != "RGB" or not size:
+    if not _is_plain(image) or type(pixels) is not CORE or own.get("_mode") != "RGB" or not size:
         return None
     return None if 0 in size or own.get("palette") is not None else pixels.__arrow_c_array__()
+
+
+def _is_plain(image: Any) -> bool:
+    kind = type(image)
+    if kind is Image.Image:
+        return True
+    if kind not in PLAIN:
+        if (kind.__module__, kind.__qualname__) != ("PIL.JpegImagePlugin", "JpegImageFile"):
+            return False
+        PLAIN.add(kind)
+    return bool(image.__dict__.get("tile") == [])
 
 
 def raw_rgb(image: Image.Image) -> Any:

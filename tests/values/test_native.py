@@ -187,6 +187,33 @@ def same_facts(value: Any) -> None:
         assert ours.std == pytest.approx(theirs.std, rel=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("state", ["opened", "loaded", "drafted", "changed"])
+def test_pictures_of_files(mode: str, state: str) -> None:
+    """What a file's picture holds is described as a copy of it is, whether Pillow has decoded it or not."""
+
+    def opened(kind: str) -> Image.Image:
+        content = io.BytesIO()
+        Image.new(mode, (40, 30), 7).resize((37, 23)).save(content, kind)
+        picture = Image.open(content)
+        if state == "drafted":
+            picture.draft("RGB", (9, 6))
+        elif state != "opened":
+            picture.load()
+        if state == "changed":
+            picture.putpixel((3, 4), picture.getpixel((0, 0)))  # type: ignore[arg-type]
+            picture.paste(0, (5, 5, 9, 9))
+        return picture
+
+    for kind in ("JPEG", "TIFF"):
+        picture = opened(kind)
+        facts = values.observe(picture)
+        preview, copied = values.preview(picture), values.preview(picture.copy())
+        assert facts == values.observe(opened(kind).copy()) == values.observe(picture.copy())
+        assert values.observe(picture) == facts
+        assert preview == copied
+
+
 def test_a_picture_of_several_blocks_of_memory() -> None:
     image = make.image("RGB", 30, 20, 1).resize((2300, 2000), Image.Resampling.NEAREST)
     assert values.digest(image) == values.digest(make.image("RGB", 30, 20, 1).resize((2300, 2000), 0))

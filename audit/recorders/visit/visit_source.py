@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from time import perf_counter_ns
 from typing import Any
 
 from audit import values
 from audit.recorders.visit.error_text import describe_error
+from audit.recorders.visit.planned_stage import stage_plan
 from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
+from audit.values import native as loops
 
 #: A file of at most so many bytes is hashed after its visit.
 HASHED_LATER = 16_384
+
+
+@functools.cache
+def _load_plan() -> tuple[Any, ...]:
+    """Return what the compiled way to note stage 0 must know; `note_loaded` is the other way."""
+    return stage_plan(VisitSource.note_loaded, 0, "load")
 
 
 class VisitSource(VisitOutputs):
@@ -97,6 +106,8 @@ class VisitSource(VisitOutputs):
             # Of several pictures, such as a mask and an image, the source is the one that was loaded.
             self.opened.remove(name)
             self.opened.insert(0, name)
+        if loops.native is not None and loops.native.note_load(_load_plan(), self, value, nanoseconds):
+            return
         self._load = value
         self._note(0, value, None, nanoseconds, None)
 

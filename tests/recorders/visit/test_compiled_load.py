@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torchvision
 from PIL import Image
+from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Resize, ToTensor
 
@@ -20,6 +21,7 @@ from audit.recorders.stages.discover import find_pipeline
 from audit.recorders.visit.file_load import load_path, path_loader
 from audit.recorders.visit.make import MadeVisit, VisitMaker
 from audit.records import LEVELS, Level
+from audit.sources import open_dataset
 from audit.values import native as loops
 
 compiled_only = pytest.mark.skipif(loops.native is None, reason="the extension is not compiled")
@@ -87,6 +89,48 @@ def test_both_ways_note_the_same(
     for one, other in zip(compiled, plain, strict=True):
         assert facts_of(one) == facts_of(other)
     assert compiled[0].visit.source_bytes == (folder / "class" / "0.png").stat().st_size
+
+
+class Decoding(Dataset[Any]):
+    """Decodes its files by itself: what its first stage is given is the load."""
+
+    def __init__(self, folder: Path, transform: Any) -> None:
+        self.files, self.transform = sorted(folder.rglob("*.*")), transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.files[index]) as picture:
+            picture.load()
+            return self.transform(picture), index
+
+
+@compiled_only
+@pytest.mark.parametrize("kind", ["of ours", "of the user's own"])
+def test_both_ways_note_the_loads_of_other_datasets(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
+    shutil.copy(folder / "class" / "3.jpg", folder / "class" / "6.jpg")
+    transform = Compose([Resize(8)])
+    dataset: Any = Decoding(folder, transform)
+    if kind == "of ours":
+        dataset = open_dataset(str(folder), transform=transform)
+    noted: list[bool] = []
+    note_load = loops.native.note_load  # type: ignore[union-attr]
+
+    def noting(*arguments: Any) -> bool:
+        noted.append(note_load(*arguments))
+        return noted[-1]
+
+    monkeypatch.setattr(loops.native, "note_load", noting)
+    compiled = make_visits(dataset, "digest")
+    with monkeypatch.context() as patch:
+        patch.setattr(loops.native, "note_load", lambda *_: False)
+        plain = make_visits(dataset, "digest")
+    for one, other in zip(compiled, plain, strict=True):
+        assert facts_of(one) == facts_of(other)
+    # The compiled way takes JPEG files, from the second on, and leaves pictures of Pillow's other classes to Python.
+    assert noted[-1]
+    assert len(noted) > sum(noted)
 
 
 @compiled_only
