@@ -312,14 +312,14 @@ class Columns:
         """Append one row; a name left out is NULL."""
         self.append(tuple(values), tuple(values.values()))
 
-    def strided(self, name: str) -> tuple[list[Any], int, int] | None:
+    def strided_values(self, name: str) -> tuple[list[Any], int, int] | None:
         """Return a list, where the column begins in it, and how far apart its values are; None for one of NULL alone."""
         if not self._is_flat:
             return self.data[name], 0, 1
         return (self._waiting, self._given.index(name), len(self._given)) if name in self._given else None
 
     @classmethod
-    def joined(cls, several: Sequence[Columns]) -> Columns:
+    def join(cls, several: Sequence[Columns]) -> Columns:
         """Return the rows of several tables with the same columns, one behind the other; these stay as they are."""
         made = cls(several[0]._names)
         for one in several:

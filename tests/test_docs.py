@@ -106,7 +106,7 @@ def test_every_path_that_a_text_names_exists() -> None:
 
 
 def test_every_file_that_the_pages_for_contributors_name_exists() -> None:
-    known = {
+    known = {path.name for path in REPOSITORY.iterdir()} | {
         path.name
         for folder in ("audit", "tests", "docs", "bench", "fixtures", "pipelines")
         for path in (REPOSITORY / folder).rglob("*.*")

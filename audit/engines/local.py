@@ -119,7 +119,7 @@ class LocalRun(RunExecutor):
         )
         return ResilientLoader(
             recorded,
-            lost=recorded.lost,
+            lost=recorded.batch_of_lost_sample,
             workers=self.request.workers,
             start_method=self.request.start_method,
             pin_memory=self.assembly.model is not None and self.request.device.startswith("cuda"),

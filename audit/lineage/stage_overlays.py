@@ -101,7 +101,7 @@ def stage_overlays(trace: Trace) -> list[StageOverlay]:
         size = output_size(row)
         if size is None:
             continue
-        boxes = [*_targets(trace, row, spaces[row["stage"]]), *_graded(trace, spaces[row["stage"]], "predicted")]
+        boxes = [*_targets(trace, row, spaces[row["stage"]]), *_graded_boxes(trace, spaces[row["stage"]], "predicted")]
         masks = _masks(trace, row, is_last=row["stage"] == last)
         if boxes or masks:
             found.append(StageOverlay(row["stage"], row["name"], *size, boxes, masks))
@@ -119,7 +119,7 @@ def _targets(trace: Trace, row: TracedStage, space: SourceSpace | None) -> list[
     said = json.loads(row["target"]) if row["target"] else {}
     if "boxes" not in said:
         # The stage has the picture alone: its target is that of the item, which lies in the model's input.
-        return [] if said else _graded(trace, space, "target")
+        return [] if said else _graded_boxes(trace, space, "target")
     graded = [box for box in trace.boxes if box["kind"] == "target"]
     is_same = [box["class_"] for box in graded] == said["classes"]
     return [
@@ -134,7 +134,7 @@ def _targets(trace: Trace, row: TracedStage, space: SourceSpace | None) -> list[
     ]
 
 
-def _graded(trace: Trace, space: SourceSpace | None, kind: str) -> list[OverlayBox]:
+def _graded_boxes(trace: Trace, space: SourceSpace | None, kind: str) -> list[OverlayBox]:
     rows = [row for row in trace.boxes if row["kind"] == kind]
     if space is None or not rows:
         return []

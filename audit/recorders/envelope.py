@@ -111,7 +111,7 @@ class RecordedBatch:
 
     def unstamped_rows(self) -> Mapping[str, Any]:
         """Return the rows as Arrow tables, without what only the main process knows."""
-        return self.stamp_rows(wire.BatchStamp("", 0, None, [])).unstamped()
+        return self.stamp_rows(wire.BatchStamp("", 0, None, [])).unstamped_tables()
 
     @property
     def row_bytes(self) -> int:

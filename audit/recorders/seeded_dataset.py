@@ -85,7 +85,7 @@ class RecordedDataset:
         """Send what was not seen once more, with the next batch."""
         self._recorder.repeat_unrecorded()
 
-    def lost(self, index: int) -> RecordedBatch:
+    def batch_of_lost_sample(self, index: int) -> RecordedBatch:
         """Return the batch of one sample whose worker process died."""
         if index in self.given_up:
             return self.__getitems__([index])

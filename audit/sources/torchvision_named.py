@@ -34,7 +34,7 @@ def open_source(spec: str, options: Options) -> Any:
     name, _, query = spec.removeprefix(_PREFIX).partition("?")
     known = [key for key in datasets.__all__ if inspect.isclass(getattr(datasets, key, None))]
     if name not in known:
-        raise _unknown(name, known)
+        raise _unknown_name_error(name, known)
     arguments = _parse(query, spec)
     if arguments.get("download"):
         raise DatasetError(
@@ -56,7 +56,7 @@ def open_source(spec: str, options: Options) -> Any:
         ) from error
 
 
-def _unknown(name: str, known: list[str]) -> DatasetError:
+def _unknown_name_error(name: str, known: list[str]) -> DatasetError:
     lower = {key.lower(): key for key in known}
     near = [lower[key] for key in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
     hint = f"Did you mean {', '.join(near)}?" if near else "See torchvision.datasets for the names."

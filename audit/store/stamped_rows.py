@@ -38,7 +38,7 @@ class StampedRows:
         """Return the rows as tables of the store."""
         return tables_of([self])
 
-    def unstamped(self) -> dict[str, pa.Table]:
+    def unstamped_tables(self) -> dict[str, pa.Table]:
         """Return the rows without what only the main process knows."""
         return wire.unpack(self.packed) if self.gathered is None else wire.to_tables(self.gathered)
 
@@ -50,9 +50,9 @@ def tables_of(batches: Sequence[StampedRows]) -> dict[str, pa.Table]:
     gathered = [batch.gathered for batch in batches if batch.gathered is not None]
     if len(gathered) == len(batches):
         counts = {name: [rows[name].rows for rows in gathered] for name in gathered[0]}
-        tables = wire.to_tables({name: Columns.joined([rows[name] for rows in gathered]) for name in gathered[0]})
+        tables = wire.to_tables({name: Columns.join([rows[name] for rows in gathered]) for name in gathered[0]})
     else:
-        each = [batch.unstamped() for batch in batches]
+        each = [batch.unstamped_tables() for batch in batches]
         tables = joined_tables(each)
         counts = {name: [one[name].num_rows if name in one else 0 for one in each] for name in tables}
     stamps = [batch.stamp for batch in batches]

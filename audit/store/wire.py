@@ -119,7 +119,7 @@ def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
 
 
 def _column(rows: Columns, field: pa.Field) -> pa.Array:
-    found = rows.strided(field.name)
+    found = rows.strided_values(field.name)
     return null_column(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
 
 

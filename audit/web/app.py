@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from audit.report.html.environment import SHARED, shared
+from audit.report.html.environment import SHARED, read_shared
 from audit.web.guard import HEADERS, LOOPBACK, Guard
 from audit.web.pages import checks, compare, curate, curves, gallery, overlay, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
@@ -23,10 +23,10 @@ from audit.web.state import AppState
 _FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 
-def _shared(request: Request) -> Response:
+def _serve_shared(request: Request) -> Response:
     name = request.url.path.rpartition("/")[2]
     return Response(
-        shared(name), media_type="text/css" if name.endswith(".css") else "text/javascript", headers=_FOREVER
+        read_shared(name), media_type="text/css" if name.endswith(".css") else "text/javascript", headers=_FOREVER
     )
 
 
@@ -68,7 +68,7 @@ ROUTES = [
     Route("/compare/picture", page(compare.picture)),
     Route("/sql", page(sql.sql)),
     Route("/sql/words", page(sql.words)),
-    *(Route(f"/static/{name}", _shared) for name in SHARED),
+    *(Route(f"/static/{name}", _serve_shared) for name in SHARED),
     Route("/favicon.ico", _icon),
     Mount("/static", StaticFiles(directory=STATIC)),
 ]

@@ -32,7 +32,7 @@ class Derivations:
         self._kept: OrderedDict[Key, dict[int, Values]] = OrderedDict()
         self._process = process
 
-    def known(self, key: Key, stage: int) -> Values | None:
+    def kept_values(self, key: Key, stage: int) -> Values | None:
         """Return a stage's values if this visit was recomputed before."""
         return self._kept.get(key, {}).get(stage)
 

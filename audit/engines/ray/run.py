@@ -251,7 +251,7 @@ class RayRun(RunExecutor):
             seed=self.request.seed,
             want_inputs=False,
         )
-        fetched = recorded.lost(index)
+        fetched = recorded.batch_of_lost_sample(index)
         stamp = rows.BatchStamp(self.writer.run.run_id, epoch=0, batch=number, visits=[0])
         self.writer.append({}, fetched.stamp_rows(stamp), fetched.row_bytes)
         del self.left[number]

@@ -64,7 +64,7 @@ def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Pi
 
 
 def _rows(scratch: Scratch, side: Side, first: int, last: int) -> PieceRows:
-    tables = [scratch.between(table, side.run.run_id, first, last) for table in ("stage_outputs", "predictions")]
+    tables = [scratch.rows_between(table, side.run.run_id, first, last) for table in ("stage_outputs", "predictions")]
     return PieceRows(f"{side.rows} AND {_within('index', first, last)}", *tables)
 
 

@@ -32,7 +32,7 @@ def layer_outputs(
     model = ReplayModel(run, reader.location, None, trust=trust)
     keys: list[Key] = []
     vectors: list[npt.NDArray[np.float32]] = []
-    with model.watching(layer) as seen:
+    with model.watch_layer(layer) as seen:
         for some, inputs in _batches(reader, run, epoch, trust, progress):
             seen.clear()
             model.logits(inputs)

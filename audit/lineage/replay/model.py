@@ -45,7 +45,7 @@ class ReplayModel:
         self._least = 0.5 if run.output in ("sigmoid", "probabilities") else 0.0
 
     @contextmanager
-    def watching(self, layer: str) -> Iterator[list[Any]]:
+    def watch_layer(self, layer: str) -> Iterator[list[Any]]:
         """Yield a list to which a layer's outputs are added while the model is called."""
         try:
             module = self._model.module.get_submodule(layer)

@@ -188,7 +188,7 @@ class ReplayPipeline:
         """Take a sample for one that hangs, instead of making it."""
         self._given_up[index] = stage, error
 
-    def lost(self, task: Task) -> list[ReplayedVisit]:
+    def outcome_of_lost_visit(self, task: Task) -> list[ReplayedVisit]:
         """Return the outcome of a visit that killed its worker."""
         if task.index in self._given_up:
             return [self.replay_visit(task)]
@@ -317,7 +317,7 @@ def replay_all(
     if workers is None and len(together) <= _FEW:
         workers = 0
     watch = WatchOptions(what.activity, DEFAULT_STALL_TIMEOUT)
-    loader = ResilientLoader(what, lost=what.lost, workers=workers, watch=watch)
+    loader = ResilientLoader(what, lost=what.outcome_of_lost_visit, workers=workers, watch=watch)
     before = [source.take() for source in global_sources()]
     try:
         for outcomes in loader.batches(together, batch_size):

@@ -42,7 +42,7 @@ class PreparedBatch:
     #: What `load` returned, as (C, H, W) in 0–1; None where it is not a picture.
     loaded: list[torch.Tensor | None]
 
-    def normalised(self, units: torch.Tensor) -> torch.Tensor:
+    def normalise(self, units: torch.Tensor) -> torch.Tensor:
         """Return pictures in 0–1 as the pipeline normalises them."""
         return units if self.gain is None or self.offset is None else units * self.gain + self.offset
 
@@ -67,13 +67,13 @@ def preparations(given: PreparedBatch) -> dict[str, Preparation]:
     found: dict[str, Preparation] = {}
     known = units if given.gain is not None else None
     if x.shape[1] == 3:
-        found["with red and blue swapped"] = lambda: x.flip(1) if known is None else given.normalised(known.flip(1))
+        found["with red and blue swapped"] = lambda: x.flip(1) if known is None else given.normalise(known.flip(1))
     if units is not None:
         found |= _normalisations(units, x)
     else:
         found |= {f"{said}, once more": _scaler(x, *usual) for said, usual in list(_USUAL.items())[:2]}
     if known is not None:
-        found["with light and dark inverted"] = lambda: given.normalised(torch.ones_like(known) - known)
+        found["with light and dark inverted"] = lambda: given.normalise(torch.ones_like(known) - known)
     if x.shape[2] == x.shape[3]:
         found["with rows and columns exchanged"] = lambda: x.transpose(2, 3)
     found["turned upside down"] = lambda: x.flip(2)
@@ -106,10 +106,10 @@ def _aspects(given: PreparedBatch) -> dict[str, Preparation]:
     if sum(max(ratio, 1 / ratio) > _ASPECT for ratio in ratios) < len(ratios) / 2:
         return {}
     return {
-        "with the aspect kept (resized by the shorter side, centre cropped)": lambda: given.normalised(
+        "with the aspect kept (resized by the shorter side, centre cropped)": lambda: given.normalise(
             torch.stack([_crop(one, height, width) for one in loaded])
         ),
-        "with the whole picture squeezed to the input's size": lambda: given.normalised(
+        "with the whole picture squeezed to the input's size": lambda: given.normalise(
             torch.stack([_resize(one, height, width) for one in loaded])
         ),
     }

@@ -113,7 +113,7 @@ class _HeldReader:
     def __init__(self, module: ModuleType, name: str, reader: Any) -> None:
         self._places = [(vars(module), name), *_users_places(reader)]
         self._reader = reader
-        self._stand_in = _noting(reader)
+        self._stand_in = _stand_in_for(reader)
 
     def put(self) -> bool:
         for holder, name in self._places:
@@ -127,7 +127,7 @@ class _HeldReader:
                 holder[name] = self._reader
 
 
-def _noting(reader: Any) -> Any:
+def _stand_in_for(reader: Any) -> Any:
     if isinstance(reader, type):
         return _ClassStandIn(reader)
 
@@ -273,7 +273,7 @@ _found: dict[tuple[str, str], Reader | None] = {}
 
 def _known_readers() -> Iterator[Reader]:
     for package, names in _READERS.items():
-        if (module := _imported(package)) is None:
+        if (module := _loaded_module(package)) is None:
             continue
         for name in names:
             if (package, name) not in _found:
@@ -281,7 +281,7 @@ def _known_readers() -> Iterator[Reader]:
             if (reader := _found[package, name]) is not None:
                 yield reader
     for package, methods in _METHODS.items():
-        if (module := _imported(package)) is None:
+        if (module := _loaded_module(package)) is None:
             continue
         for kind, name, path in methods:
             key = package, f"{kind}.{name}"
@@ -291,7 +291,7 @@ def _known_readers() -> Iterator[Reader]:
                 yield reader
 
 
-def _imported(package: str) -> ModuleType | None:
+def _loaded_module(package: str) -> ModuleType | None:
     """Return a module that has been imported to its end."""
     return None if _is_initializing(package) else sys.modules.get(package)
 

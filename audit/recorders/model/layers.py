@@ -245,7 +245,7 @@ class LayerHooks:
         wanted = wanted if wanted is not None else self._wanted
         key = name, direction, port
         self._axis.note(key, value, step.size)
-        axis = self._axis.known(key)
+        axis = self._axis.first_axis(key)
         per_sample = self.policy.per_sample and axis != OTHER
         places = (wanted if wanted is not None else list(range(count))) if per_sample else None
         if places is not None and len(places) < step.size:

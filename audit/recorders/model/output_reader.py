@@ -78,7 +78,7 @@ class OutputReader:
 
     def read_task(self, output: Any, size: int, targets: list[Any]) -> TaskOutput | None:
         """Return boxes, masks or tokens; None where the output is to be one row of numbers for each sample."""
-        picked = self._picked(output)
+        picked = self._pick_from(output)
         require_plain(picked)
         kind = self._task_kind(picked, targets)
         if kind == "boxes":
@@ -120,7 +120,7 @@ class OutputReader:
 
     def values(self, output: Any, size: int, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Return the values (N, C) that are recorded; `targets` show whether an output of more axes is measured values."""
-        picked = self._picked(output)
+        picked = self._pick_from(output)
         self._is_named = not isinstance(picked, torch.Tensor) and named_logits(picked) is not None
         flat = self._flatten(picked, size, targets)
         tensor = logits_of(flat, batch=size, module=self._module).detach()
@@ -169,7 +169,7 @@ class OutputReader:
                 hint="Return the same in training and evaluation, or say what the output is with output=.",
             )
 
-    def _picked(self, output: Any) -> Any:
+    def _pick_from(self, output: Any) -> Any:
         pick = self._pick
         if pick is None:
             return output

@@ -80,17 +80,17 @@ class OutputPorts:
         others = {port: value for port, value in found.items() if port not in tensors}
         if len(found) > 1 and (problem := self._describe_others(others)) is not None:
             problems.append(problem)
-        return PortTensors(split, whole, {port: self._axis.known(port) for port in tensors}, problems)
+        return PortTensors(split, whole, {port: self._axis.first_axis(port) for port in tensors}, problems)
 
     def _note(self, port: str, value: torch.Tensor, size: int) -> str | None:
         """Take in one output; return a sentence where it refutes what earlier rows of it seemed to be."""
-        if self._axis.known(port) == OTHER:
+        if self._axis.first_axis(port) == OTHER:
             return None
         self._axis.note(port, value, size)
-        if self._axis.known(port) is None and is_weight(value, self._module):
+        if self._axis.first_axis(port) is None and is_weight(value, self._module):
             self._axis.refute(port)
             return None
-        if self._axis.known(port) != OTHER or not self._axis.was_assumed(port):
+        if self._axis.first_axis(port) != OTHER or not self._axis.was_assumed(port):
             return None
         return (
             f"the output {port} had as many entries as earlier calls had rows, and now {tuple(value.shape)} for {size}: its "
@@ -100,7 +100,7 @@ class OutputPorts:
 
     def _is_by_sample(self, port: str, value: torch.Tensor, size: int) -> bool:
         """Return whether the first axis is the samples, as far as it is known, and no other axis seems to be."""
-        known = self._axis.known(port)
+        known = self._axis.first_axis(port)
         if known == OTHER:
             return False
         # The states of a recurrent net are (layers, samples, numbers), its outputs may be (times, samples, numbers).

@@ -36,9 +36,7 @@ def prediction_columns(
     """
     values = values.detach().to("cpu", torch.float32)
     if kind in ("regression", "embedding"):
-        return _measured(
-            values, labels, classes, targets if kind == "regression" else None, graded=kind == "regression"
-        )
+        return _measure(values, labels, classes, targets if kind == "regression" else None, graded=kind == "regression")
     if kind == "multilabel":
         return _multilabel(values, labels, classes, targets, scale)
     wanted = None if targets is None else _class_targets(targets, values.shape)
@@ -46,7 +44,7 @@ def prediction_columns(
     if targets is not None and values.shape[1] == 1 and targets.numel() == len(values):
         labels = _binary_labels(labels, targets)
     if wanted is None:
-        return _classified(values, labels, classes, kind)
+        return _grade_classes(values, labels, classes, kind)
     return _compare_with_targets(values, labels, classes, kind, wanted)
 
 
@@ -83,7 +81,7 @@ def _compare_with_targets(
         number if label is None and is_one else label
         for label, is_one, number in zip(labels, is_one_class.tolist(), best, strict=True)
     ]
-    columns = _classified(values, known, classes, kind)
+    columns = _grade_classes(values, known, classes, kind)
     for place in torch.nonzero((~is_one_class) & torch.tensor([label is None for label in known])).flatten().tolist():
         logs = np.log(columns["probabilities"][place].astype(np.float64) + np.finfo(np.float64).tiny)
         if kind == "logits":
@@ -93,7 +91,7 @@ def _compare_with_targets(
     return columns
 
 
-def _measured(
+def _measure(
     values: torch.Tensor,
     labels: Sequence[int | None],
     classes: Sequence[str] | None,
@@ -170,7 +168,7 @@ def _multilabel(
     return columns
 
 
-def _classified(
+def _grade_classes(
     logits: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, kind: str
 ) -> dict[str, Any]:
     probabilities = _probabilities(logits, kind).numpy().astype(np.float64)

@@ -36,7 +36,7 @@ class SampleAxis:
         """Return whether calls agreed by chance before one of another length did not."""
         return bool(self._lengths.get(port))
 
-    def known(self, port: Hashable) -> str | None:
+    def first_axis(self, port: Hashable) -> str | None:
         """Return what is known of the first axis: SAMPLES, OTHER or None."""
         if port in self._refuted:
             return OTHER

@@ -70,7 +70,7 @@ class Seeder:
         """Look for held generators, as if none had been found before."""
         self._roster = GeneratorSearch(self._dataset)
 
-    def appeared(self) -> bool:
+    def has_new_generators(self) -> bool:
         """Return whether the visit made a generator that was not there to be seeded: then it must be made once more."""
         return self._roster is not None and bool(self._roster.refresh())
 

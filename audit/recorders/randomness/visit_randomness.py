@@ -72,7 +72,7 @@ class SeededRandomness(Randomness):
 
     def prepare_again(self, request: VisitRequest) -> bool:
         """Seed generators that the visit made when it first needed them, too."""
-        if not self._seeder.appeared():
+        if not self._seeder.has_new_generators():
             return False
         self.prepare(request)
         return True

@@ -29,14 +29,14 @@ class Listener:
     def attach(self) -> None:
         """Begin to observe."""
         for name in self._names:
-            self._stage.__dict__[name] = self._observing(getattr(self._stage, name))
+            self._stage.__dict__[name] = self._observe(getattr(self._stage, name))
 
     def detach(self) -> None:
         """Leave the stage as it was."""
         for name in self._names:
             self._stage.__dict__.pop(name, None)
 
-    def _observing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _observe(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*args: Any, **kwargs: Any) -> Any:
             drawn = original(*args, **kwargs)
             # The first answer is the stage's own; a stage may ask again through another.

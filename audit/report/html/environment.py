@@ -60,11 +60,11 @@ def render(template: str, *folders: Path, **data: Any) -> str:
 SHARED = ("audit.css", "viewer.css", "viewer.js")
 
 
-def shared(name: str) -> str:
+def read_shared(name: str) -> str:
     """Return one of the files that pages and reports share."""
     return (HERE / "templates" / name).read_text(encoding="utf-8")
 
 
 def style() -> str:
     """Return the style sheet that pages, reports and notebooks share."""
-    return shared("audit.css")
+    return read_shared("audit.css")

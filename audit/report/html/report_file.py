@@ -23,7 +23,7 @@ from audit.output_file import write_text
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.baseline import compare_with_baseline
-from audit.report.html.environment import render, shared, style
+from audit.report.html.environment import read_shared, render, style
 from audit.report.html.exact_values import pack, picture_values
 from audit.report.html.page_data import counts_view, run_view, trace_view, true_picture
 from audit.report.html.previews import data_address, encode, encode_picture
@@ -67,8 +67,8 @@ def report(
         "findings": overview.findings(reader, row),
         "diff": compare_with_baseline(reader, baseline, row) if baseline else None,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "style": style() + (shared("viewer.css") if viewer else ""),
-        "script": shared("viewer.js") if viewer else None,
+        "style": style() + (read_shared("viewer.css") if viewer else ""),
+        "script": read_shared("viewer.js") if viewer else None,
     }
     for part in ("style", "script"):
         data[f"{part}_hash"] = base64.b64encode(hashlib.sha256((data[part] or "").encode()).digest()).decode()

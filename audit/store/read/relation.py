@@ -81,7 +81,7 @@ class Relation:
             self._begin()
             return ask()
 
-    def _translated(self) -> translate_errors:
+    def _translate_errors(self) -> translate_errors:
         return translate_errors(self._files, self._connection, self.timeout)
 
     def _run(self) -> duckdb.DuckDBPyConnection:
@@ -97,35 +97,35 @@ class Relation:
     @property
     def columns(self) -> list[str]:
         """The names of the result's columns."""
-        with self._translated():
+        with self._translate_errors():
             return [column[0] for column in self._run().description or ()]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows, as tuples of Python values."""
-        with self._translated():
+        with self._translate_errors():
             return self._run().fetchall()
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the first row, or None."""
-        with self._translated():
+        with self._translate_errors():
             return self._run().fetchone()
 
     def dicts(self) -> list[dict[str, Any]]:
         """Return all rows, as dictionaries."""
-        with self._translated():
+        with self._translate_errors():
             result = self._run()
             names = [column[0] for column in result.description or ()]
             return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
     def rows(self, row: type[Row]) -> list[Row]:
         """Return all rows, as the TypedDict or dataclass that has exactly the result's columns."""
-        with self._translated():
+        with self._translate_errors():
             result = self._run()
             return as_rows(row, [column[0] for column in result.description or ()], result.fetchall())
 
     def batches(self, size: int = 10_000) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
         """Yield the rows in pieces, for results larger than memory."""
-        with self._translated():
+        with self._translate_errors():
             result = self._run()
             names = [column[0] for column in result.description or ()]
             yield names, []
@@ -134,18 +134,18 @@ class Relation:
 
     def arrow(self) -> pa.Table:
         """Return an Arrow table."""
-        with self._translated():
+        with self._translate_errors():
             return self._relation().to_arrow_table()
 
     def arrow_batches(self, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
         """Yield Arrow record batches of at most so many rows, for results larger than memory."""
-        with self._translated():
+        with self._translate_errors():
             yield from self._relation().to_arrow_reader(rows)
 
     def df(self) -> Any:
         """Return a pandas DataFrame."""
         _need("pandas", "A pandas DataFrame")
-        with self._translated():
+        with self._translate_errors():
             return self._run().df()
 
     def pl(self) -> Any:

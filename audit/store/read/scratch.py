@@ -37,7 +37,7 @@ class Scratch:
         )
         self._connection = self._session.connection.cursor()
 
-    def between(self, table: str, run_id: str, first: int, last: int) -> str:
+    def rows_between(self, table: str, run_id: str, first: int, last: int) -> str:
         """Return the SQL that reads a run's table from the parts that may have rows of indices from `first` to `last`."""
         # DuckDB would open every part to see that: for each of many ranges, the square of a run's length.
         parts = self._session.files.parts_of(table)

@@ -33,7 +33,7 @@ def tag(state: AppState, request: Request, form: Form) -> Page:
     """Give the chosen samples a tag, or take it away."""
     require_write(state)
     run_id = state.store.run(request.path_params["run"]).run_id
-    indices, keys = _picked(form.get("indices", ""))
+    indices, keys = _named_samples(form.get("indices", ""))
     with Store(state.store.location) as own:  # not the readers of other requests: it is refreshed
         options: dict[str, Any] = {"note": form.get("note"), "remove": form.get("do") == "remove"}
         items = items_at(own, run_id, keys)
@@ -82,7 +82,7 @@ def _chosen_items(state: AppState, request: Request) -> set[SampleIdentity]:
     run = store.run(request.path_params["run"])
     picked = request.query_params.get("indices")
     if picked is not None:
-        indices, keys = _picked(picked)
+        indices, keys = _named_samples(picked)
         return items_at(store, run.run_id, keys) | items_of(store, run.run_id, indices)
     # The condition is a user's SQL: it runs in the sandbox.
     rows = selection(state, store, run, request).picked.rows
@@ -98,7 +98,7 @@ def _file(data: bytes, name: str, media: str) -> Response:
     return Response(data, media_type=media, headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
-def _picked(text: str) -> tuple[list[int], list[Key]]:
+def _named_samples(text: str) -> tuple[list[int], list[Key]]:
     """Return what a list of samples names: an index means each sample that has it, EPOCH-INDEX-VISIT the one of that visit."""
     names = [name.split("-") for name in text.split(",")] if text else []
     if not 0 < len(names) <= _MOST or not all(len(name) in (1, 3) and "".join(name).isdecimal() for name in names):

@@ -21,7 +21,7 @@ def value(state: AppState, request: Request) -> Response:
     """Return the stored values; 404 with the reason, and whether they can be recomputed, where there are none."""
     found = requested_trace(state.store, request)
     stage = request.path_params["stage"]
-    if state.derivations is not None and (known := state.derivations.known(_key(found), stage)) is not None:
+    if state.derivations is not None and (known := state.derivations.kept_values(_key(found), stage)) is not None:
         return _send(known)
     if not found.is_stored(stage):
         return _absent(*_why_not_stored(state, found))

@@ -241,7 +241,7 @@ def test_readers_are_not_looked_for_at_each_import_statement(tmp_path: Path, new
             sys.setprofile(None)
     assert calls["_import"] >= 12
     one_search = len(file_readers._READERS) + len(file_readers._METHODS)
-    assert calls["_imported"] <= 4 * one_search
+    assert calls["_loaded_module"] <= 4 * one_search
 
 
 def test_what_a_module_does_while_it_is_imported_is_not_listed(tmp_path: Path, new_module: None) -> None:

@@ -93,7 +93,7 @@ def test_any_generator_anywhere_is_seeded_per_visit(name: str) -> None:
     def visit(owner: Owner, seeder: Seeder, index: int) -> Any:
         seeder(0, index)
         made = owner.stage(value)
-        if seeder.appeared():
+        if seeder.has_new_generators():
             seeder(0, index)
             made = owner.stage(value)
         return made

@@ -150,7 +150,7 @@ def test_rows_of_several_batches_are_those_of_each(batches: list[StampedRows]) -
     for batch in batches:
         beside = {"predictions": pa.table({"batch": [batch.stamp.batch]})}
         pending.add(beside, batch, 100)
-        expected.add({**batch.stamp.apply(batch.unstamped()), **beside})
+        expected.add({**batch.stamp.apply(batch.unstamped_tables()), **beside})
     found = _tables(pending)
     assert found == _tables(expected)
 
