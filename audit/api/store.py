@@ -88,7 +88,9 @@ class Store(NotebookView):
         you did not write by `audit sql`, whose process the system limits and ends.
         """
         if timeout is not None and timeout <= 0:
-            raise UsageError(f"timeout is {timeout:g}.", hint="Give seconds, or None to wait as long as it takes.")
+            raise UsageError(
+                f"timeout cannot be {timeout:g}.", hint="Give seconds, or None to wait as long as it takes."
+            )
         limit = parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit or half_of_memory()
         answer = self.reader.sql(query, run=run, parameters=parameters, timeout=timeout, memory_limit=limit)
         answer.html = self._relation_html

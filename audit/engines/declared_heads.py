@@ -47,7 +47,7 @@ def declare_heads(output: Output, target: HeadTargets) -> tuple[DeclaredHead, ..
         )
     if unknown := wanted.keys() - set(names):
         raise UsageError(
-            f"target names {', '.join(sorted(unknown))}, which output does not.",
+            f"target names {', '.join(sorted(unknown))}, but output does not.",
             hint=f"Use the names of output: {', '.join(names)}.",
         )
     return tuple(_declare(key, kind, wanted.get(str(key), str(key))) for key, kind in output.items())
@@ -57,11 +57,11 @@ def _declare(key: Any, kind: Any, target: Any) -> DeclaredHead:
     for what, place in (("output", key), (f"target of {key}", target)):
         if isinstance(place, bool) or not isinstance(place, (str, int)):
             raise UsageError(
-                f"The {what} is {place!r}.",
+                f"The {what} cannot be {place!r}.",
                 hint="Give a key or a position. A function of the batch is for run.model in a loop of your own.",
             )
     if kind is not None and kind not in OUTPUT_TASKS:
-        raise UsageError(f"The output {key} is {kind!r}.", hint=f"Use one of: {', '.join(OUTPUT_TASKS)}.")
+        raise UsageError(f"The output {key} cannot be {kind!r}.", hint=f"Use one of: {', '.join(OUTPUT_TASKS)}.")
     return DeclaredHead(key, kind, target)
 
 

@@ -21,7 +21,8 @@ class FailureLimit:
         match = re.fullmatch(r"\s*(\d+)\s*|\s*(\d+(?:\.\d+)?)\s*%\s*", str(given))
         if match is None or (match[2] and float(match[2]) > 100):
             raise UsageError(
-                f"max_failures is {given!r}.", hint="Give a number of samples, such as 10, or a share, such as 2%."
+                f"max_failures cannot be {given!r}.",
+                hint="Give a number of samples, such as 10, or a share, such as 2%.",
             )
         return cls(float(match[1] or match[2]), match[2] is not None)
 

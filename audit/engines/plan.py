@@ -108,7 +108,7 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
     if recorded.digest_version != DIGEST_VERSION:
         raise UsageError(
             f"The run {recorded.run_id} follows version {recorded.digest_version} of the digest recipe, and this audit records "
-            f"version {DIGEST_VERSION}: its two halves would not belong together.",
+            f"version {DIGEST_VERSION}: the rest of the run would not fit what was recorded.",
             hint="Begin a new run instead, or resume it with the audit that began it.",
         )
     model_digest = assembly.model.digest if assembly.model else None
@@ -120,7 +120,7 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
         if before != now:
             raise UsageError(
                 f"The {what} has changed since the run {recorded.run_id} was interrupted (its digest was {before}, "
-                f"now it is {now}): its two halves would not belong together.",
+                f"now it is {now}): the rest of the run would not fit what was recorded.",
                 hint="Begin a new run instead.",
             )
     for one in recorded.recipe.get("code") or ():

@@ -85,17 +85,19 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         if self.capture not in ("auto", *LEVELS):
-            raise UsageError(f"capture is {self.capture!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
+            raise UsageError(f"capture cannot be {self.capture!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
         if self.mode is not None and self.mode not in MODES:
-            raise UsageError(f"mode is {self.mode!r}.", hint=f"Choose one of {', '.join(MODES)}.")
+            raise UsageError(f"mode cannot be {self.mode!r}.", hint=f"Choose one of {', '.join(MODES)}.")
         if self.batch_size < 1:
-            raise UsageError(f"batch_size is {self.batch_size}.", hint="Give a whole number of at least 1.")
+            raise UsageError(f"batch_size cannot be {self.batch_size}.", hint="Give a whole number of at least 1.")
         if self.workers is not None and self.workers < 0:
-            raise UsageError(f"workers is {self.workers}.", hint="Give a whole number of at least 0.")
+            raise UsageError(f"workers cannot be {self.workers}.", hint="Give a whole number of at least 0.")
         if self.limit is not None and self.limit < 1:
-            raise UsageError(f"limit is {self.limit}.", hint="Give a whole number of at least 1.")
+            raise UsageError(f"limit cannot be {self.limit}.", hint="Give a whole number of at least 1.")
         if not self.stall_timeout >= 0:
-            raise UsageError(f"stall_timeout is {self.stall_timeout}.", hint="Give seconds, or 0 to wait for ever.")
+            raise UsageError(
+                f"stall_timeout cannot be {self.stall_timeout}.", hint="Give seconds, or 0 to wait for ever."
+            )
         if self.max_failures is not None:
             FailureLimit.parse(self.max_failures)
         self._check_engine()
@@ -103,18 +105,24 @@ class RunRequest:
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError("seed does not fit 64 bits.", hint="Give a smaller number.")
         if self.capture_where and not self.model:
-            raise UsageError("capture_where is a condition over predictions.", hint="Give a model too.")
+            raise UsageError(
+                "capture_where needs predictions, but there is no model.",
+                hint="Pass a model, or leave capture_where out.",
+            )
 
     def _check_engine(self) -> None:
         if self.engine not in ENGINES:
-            raise UsageError(f"engine is {self.engine!r}.", hint=f"Choose one of {', '.join(ENGINES)}.")
+            raise UsageError(f"engine cannot be {self.engine!r}.", hint=f"Choose one of {', '.join(ENGINES)}.")
         if self.engine == "local" and (self.address is not None or self.actors is not None or self.gpus_per_actor):
-            raise UsageError("address, actors and gpus_per_actor are Ray's.", hint="Give --engine ray too.")
+            raise UsageError(
+                "address, actors and gpus_per_actor are options of the engine ray.", hint="Give --engine ray too."
+            )
         if self.actors is not None and self.actors < 1:
-            raise UsageError(f"actors is {self.actors}.", hint="Give a whole number of at least 1.")
+            raise UsageError(f"actors cannot be {self.actors}.", hint="Give a whole number of at least 1.")
         if self.gpus_per_actor < 0 or (self.gpus_per_actor > 1 and self.gpus_per_actor % 1):
             raise UsageError(
-                f"gpus_per_actor is {self.gpus_per_actor}.", hint="Give a share of one, such as 0.5, or a whole number."
+                f"gpus_per_actor cannot be {self.gpus_per_actor}.",
+                hint="Give a share of one, such as 0.5, or a whole number.",
             )
 
     @property

@@ -136,7 +136,7 @@ class Watchdog:
         self._reported_begun = sample.begun
         self._options.note(
             f"Sample {sample.index} has taken {sample.seconds:.0f} s in stage {sample.stage}. Without workers it can be "
-            "given up only when its code comes back to Python; with --workers 1 its process would be ended."
+            "stopped only when its code returns to Python; with --workers 1 audit would end its process."
         )
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 

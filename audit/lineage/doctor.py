@@ -63,7 +63,7 @@ def diagnose(dataset: Any, samples: int = 4) -> Diagnosis:
     The global random number generators have their states again afterwards.
     """
     if samples < 1:
-        raise UsageError(f"samples is {samples}.", hint="Give a whole number, 1 or more.")
+        raise UsageError(f"samples cannot be {samples}.", hint="Give a whole number, 1 or more.")
     name = dataset if isinstance(dataset, (str, os.PathLike)) else None
     if name is not None:
         dataset = open_dataset(name)

@@ -57,7 +57,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         )
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
-            f"{spec} is an adapter, and its base model lies elsewhere.",
+            f"{spec} is an adapter; it does not contain its base model.",
             hint="Merge it with model.merge_and_unload(), and save that with save_pretrained.",
         )
     how: dict[str, Any] = {"local_files_only": True, "trust_remote_code": has_code}

@@ -56,7 +56,7 @@ class OutputMeaning:
 def check_kind(kind: str | None) -> str | None:
     """Return the kind as it was given; an error that lists all kinds where it is none."""
     if kind is not None and kind not in OUTPUT_TASKS:
-        raise UsageError(f"output is {kind!r}.", hint=f"Use one of: {', '.join(OUTPUT_TASKS)}.")
+        raise UsageError(f"output cannot be {kind!r}.", hint=f"Use one of: {', '.join(OUTPUT_TASKS)}.")
     return kind
 
 

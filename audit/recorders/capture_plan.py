@@ -14,7 +14,7 @@ class CapturePlan:
 
     def __init__(self, asked: str, limit: int, run: Run, problems: Problems) -> None:
         if asked not in ("auto", *LEVELS):
-            raise UsageError(f"capture is {asked!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
+            raise UsageError(f"capture cannot be {asked!r}.", hint=f"Choose one of auto, {', '.join(LEVELS)}.")
         self.level = CaptureLevel("full" if asked == "auto" else asked)  # type: ignore[arg-type]
         self._auto = asked == "auto"
         self._decided = False

@@ -64,8 +64,8 @@ def splits_of(builders: Sequence[Mapping[str, Any]]) -> list[str | None]:
     for split in splits:
         if split is None or splits.count(split) > 1:
             raise UsageError(
-                f"The run holds samples of several datasets{f' of split {split!r}' if split else ''}, and does not say which "
-                "are whose.",
+                f"The run holds samples of several datasets{f' of split {split!r}' if split else ''}, and does not say to "
+                "which dataset each sample belongs.",
                 hint="Record each dataset with a different split: run.loader(…, split=…, builder=…).",
             )
         _choose_builder(builders, split)

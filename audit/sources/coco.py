@@ -133,7 +133,7 @@ def _folder(path: str, named: str | None, first: str) -> str:
         if os.path.exists(os.path.join(folder, first)):
             return os.path.normpath(folder)
     raise DatasetError(
-        f"The first picture of {shown_path(path)}, {first}, is not beside it.",
+        f"The first picture of {shown_path(path)}, {first}, is not in the folder of that file.",
         hint=f"Say where the pictures are: {path_prefix}{shown_path(path)}?images=FOLDER",
     )
 

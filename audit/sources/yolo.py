@@ -43,7 +43,7 @@ def open_source(spec: str, options: Options) -> YoloPictures:
         )
     first = settings.get("first", "0")
     if first not in ("0", "1"):
-        raise DatasetError(f"first is {first!r} in {spec}.", hint="Give 0, or 1 if class 0 is the background.")
+        raise DatasetError(f"first cannot be {first!r} in {spec}.", hint="Give 0, or 1 if class 0 is the background.")
     home = os.path.dirname(os.path.abspath(path))
     base = os.path.join(home, str(content.get("path") or ""))
     base = base if os.path.isdir(base) else home

@@ -76,7 +76,7 @@ class OtherKind(ValueKind):
         if encoded.encoding == "none":
             raise NotFound(
                 "This stage output could not be pickled, so only its description was stored.",
-                hint="Call the pipeline for this sample yourself to have the value again.",
+                hint="To get the value, call the pipeline for this sample yourself.",
             )
         if encoded.encoding != "pickle":
             raise damage_error(f"a value of kind other has no encoding {encoded.encoding!r}")

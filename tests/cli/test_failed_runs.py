@@ -87,7 +87,7 @@ def test_max_failures_is_an_option_of_the_library_too(
     options: dict[str, Any] = {"pipeline": pipeline, "store": tmp_path / "lineage", "workers": 0}
     assert audit.run(pictures(), max_failures=0, **options).status == "failed"
     assert audit.run(pictures(), max_failures="90%", **options).status == "complete"
-    with pytest.raises(UsageError, match="max_failures is 'some'"):
+    with pytest.raises(UsageError, match="max_failures cannot be 'some'"):
         audit.run(pictures(), max_failures="some", **options)
 
 

@@ -150,8 +150,8 @@ def test_an_output_that_the_model_does_not_return_ends_the_run(tmp_path: Path, c
         ({"output": {}}, "empty dict"),
         ({"output": {0: "logits", "0": "logits"}}, "twice"),
         ({"output": OUTPUT, "target": {"colour": 1}}, "names colour"),
-        ({"output": OUTPUT, "target": {"digit": len}}, "target of digit is"),
-        ({"output": {"digit": "numbers"}}, "The output digit is 'numbers'"),
+        ({"output": OUTPUT, "target": {"digit": len}}, "target of digit cannot be"),
+        ({"output": {"digit": "numbers"}}, "The output digit cannot be 'numbers'"),
     ],
 )
 def test_refused_heads(tmp_path: Path, options: Any, message: str) -> None:

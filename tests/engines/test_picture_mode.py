@@ -73,7 +73,7 @@ def test_keep_gives_the_picture_as_it_is_and_names_its_mode(
     with audit.open(tmp_path / "lineage") as opened:
         assert opened.run().failed >= 1
         assert "ConvertRGB" not in [name for (name,) in opened.sql("SELECT name FROM stages").fetchall()]
-    with pytest.raises(UsageError, match="mode is 'grey'"):
+    with pytest.raises(UsageError, match="mode cannot be 'grey'"):
         audit.run(images, mode="grey", store=tmp_path / "lineage")
 
 

@@ -115,7 +115,7 @@ def test_what_cannot_be_opened_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="not in COCO's format"):
         open_dataset(f"coco:{broken}")
     broken.write_text(json.dumps({"images": [{"id": 1, "file_name": "far/away.jpg"}]}))
-    with pytest.raises(DatasetError, match="is not beside it") as raised:
+    with pytest.raises(DatasetError, match="is not in the folder of that file") as raised:
         open_dataset(f"coco:{broken}")
     assert "?images=" in str(raised.value.hint)
     with pytest.raises(DatasetError, match="no option 'imags'"):

@@ -209,7 +209,7 @@ class RayRun(RunExecutor):
             return
         except ray.exceptions.RayError as error:
             raise AuditError(
-                f"Ray could not go on: {' '.join(str(error).split())[:300]}",
+                f"Ray stopped with an error: {' '.join(str(error).split())[:300]}",
                 hint=f"What was committed is safe; continue with: audit run --resume {self.writer.run.run_id}",
             ) from error
 
@@ -258,7 +258,7 @@ class RayRun(RunExecutor):
         self.count(BatchCounts.of(fetched))
         if self.done == self.failed >= _HOPELESS:
             raise AuditError(
-                f"Every worker of Ray died, at each of the first {self.failed} samples: what ends them is not a sample "
+                f"Every worker of Ray died, at each of the first {self.failed} samples: the cause is not a sample, "
                 "but the pipeline, the model, or a library that they load.",
                 hint="See it with: --engine local --workers 0 --limit 1. Ray's own logs say whether memory ran out.",
             )

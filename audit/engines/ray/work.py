@@ -67,7 +67,7 @@ class Job:
         """Refuse to mix what two machines see under the same name."""
         if found != self.digests[what]:
             raise AuditError(
-                f"The {what} that {socket.gethostname()} sees is not the driver's (digest {found}, there "
+                f"The {what} on {socket.gethostname()} is not that of the driver (digest {found}, and on the driver "
                 f"{self.digests[what]}).",
                 hint="Every machine of the cluster needs the same files at the same paths, and the same versions; a "
                 "function that makes a model or a dataset must make the same one in every process.",

@@ -192,7 +192,7 @@ def diff(
     far they differ; `derive=False` skips this. `trust=True` also runs code that another machine recorded.
     """
     if rows is not None and rows < 0:
-        raise UsageError(f"rows is {rows}.", hint="Give a whole number of at least 0.")
+        raise UsageError(f"rows cannot be {rows}.", hint="Give a whole number of at least 0.")
 
     def report_progress(doing: str) -> None:
         if progress is not None:

@@ -158,5 +158,5 @@ def whole_number(value: Any, what: str, *, least: int = 0) -> int:
     except TypeError:
         number = None
     if number is None or number < least:
-        raise UsageError(f"{what} is {value!r}.", hint=f"Give a whole number, {least} or more.")
+        raise UsageError(f"{what} cannot be {value!r}.", hint=f"Give a whole number, {least} or more.")
     return number

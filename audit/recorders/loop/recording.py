@@ -83,13 +83,13 @@ class Recording:
         stall_timeout: float = 600.0,
     ) -> None:
         if name is not None and not isinstance(name, str):
-            raise UsageError(f"name is {name!r}.", hint="A run's name is text.")
+            raise UsageError(f"name cannot be {name!r}.", hint="A run's name is text.")
         if tags is not None and not isinstance(tags, Mapping):
-            raise UsageError(f"tags is {tags!r}.", hint='Give a mapping, such as {"purpose": "baseline"}.')
+            raise UsageError(f"tags cannot be {tags!r}.", hint='Give a mapping, such as {"purpose": "baseline"}.')
         if not isinstance(capture_budget, (int, float)) or not capture_budget >= 0:
-            raise UsageError(f"capture_budget is {capture_budget!r}.", hint="Give a number of bytes.")
+            raise UsageError(f"capture_budget cannot be {capture_budget!r}.", hint="Give a number of bytes.")
         if not isinstance(stall_timeout, (int, float)) or not stall_timeout >= 0:
-            raise UsageError(f"stall_timeout is {stall_timeout!r}.", hint="Give seconds, or 0 for no warning.")
+            raise UsageError(f"stall_timeout cannot be {stall_timeout!r}.", hint="Give seconds, or 0 for no warning.")
         check_run_name(name)
         tagged = rank_tags() | dict(tags or {})
         run = Run("", name=name, tags=tagged, capture=capture, **provenance.describe())
@@ -317,7 +317,9 @@ class Recording:
         taken = {watched.name for watched in self._recorder.models}
         if name is not None:
             if not isinstance(name, str) or not name or name in taken:
-                raise UsageError(f"name is {name!r}.", hint="Give each recorded model a name of its own.")
+                raise UsageError(
+                    f"Another recorded model has the name {name!r}.", hint="Give each recorded model a name of its own."
+                )
             return name
         return unused_name(type(model).__name__, taken)
 

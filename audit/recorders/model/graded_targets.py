@@ -56,13 +56,13 @@ def make_heads(
     wanted = {str(name): picker for name, picker in (targets or {}).items()}
     if unknown := wanted.keys() - readers.keys():
         raise UsageError(
-            f"target names {', '.join(sorted(unknown))}, which output does not.",
+            f"target names {', '.join(sorted(unknown))}, but output does not.",
             hint=f"Use the names of output: {', '.join(readers)}.",
         )
     for name, picker in wanted.items():
         if isinstance(picker, bool) or not (isinstance(picker, (str, int)) or callable(picker)):
             raise UsageError(
-                f"The target of {name} is {picker!r}.", hint="Give a key, a position or a function of the batch."
+                f"The target of {name} cannot be {picker!r}.", hint="Give a key, a position or a function of the batch."
             )
     return tuple(GradedHead(name, reader, wanted.get(name)) for name, reader in readers.items())
 

@@ -43,13 +43,15 @@ class LayerPolicy:
 
     def __post_init__(self) -> None:
         if not callable(self.keep) and self.keep not in ("stats", "full"):
-            raise UsageError(f"keep is {self.keep!r}.", hint="Use 'stats', 'full' or a function of the tensor.")
+            raise UsageError(f"keep cannot be {self.keep!r}.", hint="Use 'stats', 'full' or a function of the tensor.")
         if not isinstance(self.every, int) or self.every < 1:
-            raise UsageError(f"every is {self.every!r}.", hint="Give a whole number of steps, at least 1.")
+            raise UsageError(f"every cannot be {self.every!r}.", hint="Give a whole number of steps, at least 1.")
         if not isinstance(self.budget, (int, float)) or not self.budget >= 0:
-            raise UsageError(f"budget is {self.budget!r}.", hint="Give a number of bytes.")
+            raise UsageError(f"budget cannot be {self.budget!r}.", hint="Give a number of bytes.")
         if self.when is not None and not callable(self.when) and not isinstance(self.when, str):
-            raise UsageError(f"when is {self.when!r}.", hint="Give an SQL condition over predictions, or a function.")
+            raise UsageError(
+                f"when cannot be {self.when!r}.", hint="Give an SQL condition over predictions, or a function."
+            )
 
     def condition(self) -> Selection | None:
         """Return `when` as a condition over predictions, checked."""
@@ -68,13 +70,17 @@ def chosen_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:
     try:
         return frozenset(operator.index(index) for index in indices)
     except TypeError:
-        raise UsageError(f"indices is {indices!r}.", hint="Give a list of sample numbers, such as [0, 2].") from None
+        raise UsageError(
+            f"indices cannot be {indices!r}.", hint="Give a list of sample numbers, such as [0, 2]."
+        ) from None
 
 
 def find_layers(model: nn.Module, wanted: Layers) -> dict[str, nn.Module]:
     """Return the modules that names, patterns or types mean; raise with the nearest names where one matches nothing."""
     if isinstance(wanted, (str, type)):
-        raise UsageError(f"layers is {wanted!r}.", hint="Give a list: names, patterns such as 'layer4.*', or types.")
+        raise UsageError(
+            f"layers cannot be {wanted!r}.", hint="Give a list: names, patterns such as 'layer4.*', or types."
+        )
     named = {_plain_name(name): module for name, module in model.named_modules() if name}
     found: dict[str, nn.Module] = {}
     for wish in wanted:

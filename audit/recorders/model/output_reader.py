@@ -50,7 +50,9 @@ class OutputReader:
         self.name = name
         self._declared = check_kind(kind)
         if pick is True or not (pick is None or isinstance(pick, (str, int)) or callable(pick)):
-            raise UsageError(f"logits is {pick!r}.", hint="Give a key, a position, a function, or False for none.")
+            raise UsageError(
+                f"logits cannot be {pick!r}.", hint="Give a key, a position, a function, or False for none."
+            )
         self._pick = pick
         self.meaning: OutputMeaning | None = None
         self._width: int | None = None

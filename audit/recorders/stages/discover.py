@@ -149,7 +149,7 @@ class _Finder:
         """Add the stages that the user points out by the attribute that holds them."""
         if isinstance(attributes, str) or not all(isinstance(name, str) for name in attributes):
             raise PipelineError(
-                f"stages is {attributes!r}.",
+                f"stages cannot be {attributes!r}.",
                 hint='Give a list of the names of attributes or methods, such as ["tokenise"].',
             )
         for number, name in enumerate(attributes, 1):

@@ -57,7 +57,8 @@ class Relation:
             raise QueryError("There is no query to run.", hint="Ask for instance: FROM wrong_predictions")
         if len(statements) > 1:
             raise QueryError(
-                f"These are {len(statements)} queries; one is answered at a time.", hint="Remove all but one of them."
+                f"These are {len(statements)} queries, but only one can be run at a time.",
+                hint="Remove all but one of them.",
             )
 
     def _repr_html_(self) -> str | None:

@@ -45,7 +45,7 @@ def test_what_is_no_loader_dataset_or_model(run: Any) -> None:
 
 def test_what_is_no_epoch(run: Any) -> None:
     for wrong in ("3", 1.5, -2, None):
-        with pytest.raises(UsageError, match=r"number of epochs is .* Give a whole number"):
+        with pytest.raises(UsageError, match=r"number of epochs cannot be .* Give a whole number"):
             run.epochs(wrong)
         with pytest.raises(UsageError, match=r"epoch is .* Give a whole number"):
             run.epoch(wrong)
@@ -63,7 +63,7 @@ WRONG_LOGS: list[tuple[dict[str, Any], str]] = [
     ({"indices": [0, 1], "logits": [[1, 2], [3, 4]]}, "int64, for 2 indices"),
     ({"indices": [0, 1], "logits": LOGITS, "labels": [0]}, r"labels=\[0\] for 2 indices"),
     ({"indices": [0, 1], "logits": LOGITS, "labels": 4}, "labels=4 for 2 indices"),
-    ({"indices": [0, 1], "logits": LOGITS, "epoch": "a"}, "epoch given to run.log is 'a'"),
+    ({"indices": [0, 1], "logits": LOGITS, "epoch": "a"}, "epoch given to run.log cannot be 'a'"),
 ]
 
 

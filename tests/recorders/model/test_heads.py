@@ -130,8 +130,8 @@ def test_a_head_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
         ({"output": OUTPUT, "logits": "digit"}, "logits picks one"),
         ({"output": {}}, "empty dict"),
         ({"output": OUTPUT, "target": {"colour": 1}}, "names colour"),
-        ({"output": OUTPUT, "target": {"digit": True}}, "target of digit is True"),
-        ({"output": {"digit": "numbers"}}, "output is 'numbers'"),
+        ({"output": OUTPUT, "target": {"digit": True}}, "target of digit cannot be True"),
+        ({"output": {"digit": "numbers"}}, "output cannot be 'numbers'"),
     ],
 )
 def test_refused_heads(tmp_path: Path, options: Any, message: str) -> None:

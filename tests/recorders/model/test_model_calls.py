@@ -138,7 +138,7 @@ def test_what_lies_between_the_last_stage_and_the_model_is_said(tmp_path: Path) 
 def test_a_name_twice_is_refused(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage") as run:
         run.model(linear(), name="a")
-        with pytest.raises(audit.AuditError, match="name is 'a'"):
+        with pytest.raises(audit.AuditError, match="the name 'a'"):
             run.model(linear(), name="a")
 
 

@@ -204,7 +204,7 @@ def test_an_output_that_changes_its_form(tmp_path: Path, later: Any, said: str) 
 
 
 def test_a_kind_that_there_is_not(tmp_path: Path) -> None:
-    with audit.record(tmp_path / "lineage") as run, pytest.raises(audit.AuditError, match="output is 'logit'"):
+    with audit.record(tmp_path / "lineage") as run, pytest.raises(audit.AuditError, match="output cannot be 'logit'"):
         run.model(ends_in(None), output="logit")
 
 
