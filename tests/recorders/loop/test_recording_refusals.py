@@ -47,7 +47,7 @@ def test_what_is_no_epoch(run: Any) -> None:
     for wrong in ("3", 1.5, -2, None):
         with pytest.raises(UsageError, match=r"number of epochs cannot be .* Give a whole number"):
             run.epochs(wrong)
-        with pytest.raises(UsageError, match=r"epoch is .* Give a whole number"):
+        with pytest.raises(UsageError, match=r"epoch cannot be .* Give a whole number"):
             run.epoch(wrong)
     assert list(run.epochs(torch.tensor(2))) == [0, 1]
 
