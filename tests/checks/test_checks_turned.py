@@ -26,6 +26,7 @@ def digits() -> tuple[Array, Array]:
 @pytest.mark.parametrize(
     ("turn", "said"),
     [
+        (lambda p: p.swapaxes(1, 2), "transposed (rows and columns exchanged)"),
         (lambda p: p[:, ::-1], "upside down"),
         (lambda p: p[:, ::-1, ::-1], "upside down"),
         (lambda p: p[:, :, ::-1], "mirrored from left to right"),

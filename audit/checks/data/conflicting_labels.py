@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
-from audit.checks.context import Context
+from audit.checks.context import MOST_WITH_ALLOW_LIST, Context
 from audit.checks.shared.content import select_alike
+from audit.store.read.rows import QueryRow
+from audit.store.sql_literal import literal
 
+#: So many contents that have the same labels have one cause, and are one finding.
+_MANY = 20
 _SEVERAL = "min(label) <> max(label)"
 
 
@@ -27,7 +31,10 @@ class ConflictingLabels(Check):
         labels: dict[str, set[str]] = {}
         for row in rows:
             labels.setdefault(row["content"], set()).add(row["label_name"])
+        yield from _mixed_classes(context, rows, labels)
         for row in rows:
+            if row["content"] not in labels:
+                continue
             others = ", ".join(sorted(labels[row["content"]] - {row["label_name"]}))
             beside = "" if row["first_source"] == row["source"] else f" as {row['first_source']}"
             where = f", split {row['split']}" if several and row["split"] is not None else ""
@@ -41,3 +48,29 @@ class ConflictingLabels(Check):
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({row['first']}, {row['index']})",
             )
+
+
+def _mixed_classes(context: Context, rows: list[QueryRow], labels: dict[str, set[str]]) -> Iterable[Finding]:
+    """Report classes that have the same content as one finding each, and remove that content from `labels`.
+
+    Never if the configuration has an allow-list: it names samples.
+    """
+    contents: dict[tuple[str, ...], list[str]] = {}
+    for content, names in labels.items():
+        contents.setdefault(tuple(sorted(names)), []).append(content)
+    for classes, shared in contents.items():
+        if len(shared) < _MANY or context.most >= MOST_WITH_ALLOW_LIST:
+            continue
+        first = next(row for row in rows if row["content"] in set(shared))
+        yield Finding(
+            f"{len(shared):,} contents are labelled {', '.join(classes[:-1])} and also {classes[-1]}, such as {first['source']} (index {first['index']}): "
+            "are these classes mixed?",
+            index=first["index"],
+            source=first["source"],
+            stage=0,
+            value=len(shared),
+            sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
+            f"AND label_name IN ({', '.join(map(literal, classes))})",
+        )
+        for content in shared:
+            del labels[content]

@@ -10,6 +10,8 @@ from audit.class_names import show_class
 
 #: A class that is missing in a split is a finding if chance leaves out any class of any split less often than this.
 _UNLIKELY = 0.01
+#: More classes than this that no sample has, have one cause, and are one finding.
+_MANY = 5
 
 
 class MissingClasses(Check):
@@ -42,16 +44,25 @@ class MissingClasses(Check):
         known = sorted(present | set(range(len(classes))))
         splits = sorted({row["split"] for row in rows}, key=str)
         counts = {(row["split"], row["label"]): row["samples"] for row in rows}
+        absent = [label for label in known if label not in present and show_class(classes, label) not in excused]
+        if len(absent) > _MANY:
+            listed = ", ".join(show_class(classes, label) for label in absent[:_MANY])
+            yield Finding(
+                f"No usable sample has {len(absent):,} of the {len(known):,} classes, such as {listed}: were most samples left out?",
+                value=len(present),
+                threshold=len(known),
+                sql=query,
+            )
         for label in known:
             name = show_class(classes, label)
             if name in excused:
                 continue
             missing = [split for split in splits if (split, label) not in counts]
-            if label not in present:
+            if label not in present and len(absent) <= _MANY:
                 yield Finding(
                     f"No usable sample has the class {name} (label {label}).", value=0, threshold=1, sql=query
                 )
-            elif missing and len(splits) > 1:
+            elif label in present and missing and len(splits) > 1:
                 listed = ", ".join(str(split) for split in missing)
                 chance = max(_chance_to_miss(counts, split, label) for split in missing) * len(known) * len(splits)
                 yield Finding(

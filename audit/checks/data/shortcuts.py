@@ -31,8 +31,8 @@ class Shortcuts(Check):
     """Predict the labels of one half of the samples from one property, learned on the other half."""
 
     description = (
-        "The size, format, compression, brightness, colour, saturation, sharpness, noise, border, metadata or name pattern of the files, the position of drawings, traces of JPEG, a "
-        "mark, or one pixel, does not predict their labels."
+        "No property of the files predicts their labels: size, format, compression, brightness, colour, sharpness, noise, border, "
+        "metadata, name, position of drawings, traces of JPEG, a mark, or one pixel."
     )
     severity = "warning"
     needs = ("labels", "pictures")

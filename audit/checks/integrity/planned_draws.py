@@ -19,6 +19,9 @@ from audit.split_names import is_evaluation
 from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 
+#: A sampler draws too few samples if it gives this share of as many different ones as it draws, or less, of a dataset with at least so many.
+_FEW, _ENOUGH = 0.1, 60
+
 
 @dataclass(slots=True)
 class PlannedDraws:
@@ -128,10 +131,29 @@ class _RankDraws:
                 lengths[loader["split"]] = max(loader["length"], lengths.get(loader["split"], 0))
         for split, length in lengths.items():
             rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)}"
+            yield from self._find_few_drawn(split, length, rows)
             if self._ask(f"SELECT {distinct_indices(length)} AS indices FROM {rows}")[0]["indices"] == length:
                 continue
             query = f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})"
             yield from self._find_undrawn(split, length, query)
+
+    def _find_few_drawn(self, split: str | None, length: int, rows: str) -> Iterable[Finding]:
+        """Report a sampler that draws as often as there are samples, but always the same few."""
+        query = (
+            "SELECT epoch, count(*) AS draws, count(DISTINCT index) AS samples, mode(index) AS index "
+            f"FROM {rows} GROUP BY epoch HAVING 2 * draws >= {length} AND samples <= {_FEW} * draws"
+        )
+        for row in self._ask(f"FROM ({query}) ORDER BY epoch LIMIT 1") if length >= _ENOUGH else ():
+            which = f" of {split}" if split else ""
+            yield Finding(
+                f"In epoch {row['epoch']} {row['draws']:,} draws gave only {row['samples']:,} of the {length:,} samples{which}. "
+                "Do the sampler's weights have one entry for each sample, not for each class?",
+                index=row["index"],
+                value=row["samples"] / length,
+                threshold=_FEW,
+                sql=query,
+                severity="warning",
+            )
 
     def _find_undrawn(self, split: str | None, length: int, query: str) -> Iterable[Finding]:
         if self._context.options["every_sample"]:

@@ -64,8 +64,14 @@ class ClassOrder(Check):
             return
         seen = {row["predicted"] for row in rows}
         moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]
+        gained = {(row["predicted"], row["label"]): row["count"] for row in rows}
+        moved.sort(key=lambda pair: gained.get(pair, 0) < 0.1 * max(gained.values()))
         classes = context.run.classes or []
-        listed = ", ".join(f"{show_class(classes, p)} means {show_class(classes, q)}" for p, q in moved[:5])
+        # Names of classes may be numbers: an output without a class is called by its own.
+        named = [f"output {p}" if p >= len(classes) > 0 else show_class(classes, p) for p, _ in moved[:5]]
+        listed = ", ".join(
+            f"{name} means {show_class(classes, q)}" for name, (_, q) in zip(named, moved[:5], strict=True)
+        )
         yield Finding(
             f"Accuracy would rise from {before:.1%} to {after:.1%} if classes were permuted: "
             f"what is predicted as {listed}{' …' if len(moved) > 5 else ''}. "

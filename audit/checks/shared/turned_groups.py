@@ -31,6 +31,8 @@ _TURNS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
     ("mirrored from left to right", lambda grid: grid[..., ::-1]),
     ("turned by 90 degrees to the left", lambda grid: np.rot90(grid, 1, (-2, -1))),
     ("turned by 90 degrees to the right", lambda grid: np.rot90(grid, -1, (-2, -1))),
+    ("transposed (rows and columns exchanged)", lambda grid: grid.swapaxes(-2, -1)),
+    ("transposed (rows and columns exchanged) and upside down", lambda grid: grid.swapaxes(-2, -1)[..., ::-1, ::-1]),
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.checks.shared.draws import drawn_generators
 from audit.checks.shared.statistics import wilson
 from audit.records import Stage
 from audit.split_names import EVALUATION
@@ -168,9 +169,9 @@ class Augmentation(Check):
             return
         splits = ", ".join(f"'{name}'" for name in EVALUATION)
         query = (
-            "SELECT s.split, r.generator, min(index) AS index, count(*) AS visits FROM rng r "
-            f"JOIN {context.samples} s USING (run_id, epoch, index, visit) WHERE r.run_id = {context.run_literal} "
-            f"AND r.generator <> 'batch' AND lower(s.split) IN ({splits}) GROUP BY ALL ORDER BY visits DESC"
+            "SELECT s.split, r.generator, min(index) AS index, count(*) AS visits "
+            f"FROM {drawn_generators(context)} r JOIN {context.samples} s USING (run_id, epoch, index, visit) "
+            f"WHERE lower(s.split) IN ({splits}) GROUP BY ALL ORDER BY visits DESC"
         )
         for row in context.rows(query)[:1]:
             if row["visits"] >= context.options["visits"]:

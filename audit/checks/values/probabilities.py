@@ -49,7 +49,11 @@ class Probabilities(Check):
                 threshold=threshold,
                 sql=context.evidence("predictions", row["index"]),
             )
-        found = [*_find_double_softmax(context)] if context.run.output in (None, "logits") else []
+        found = (
+            [*_find_double_softmax(context), *_find_softmax_of_batch(context)]
+            if context.run.output in (None, "logits")
+            else []
+        )
         yield from found or ([] if alone else _find_squeezed(context))
 
 
@@ -64,6 +68,28 @@ def _find_double_softmax(context: Context) -> Iterable[Finding]:
             "The model already returns probabilities: each row lies in 0–1 and adds up to 1. A "
             "second softmax flattens them, so every confidence and loss is wrong.",
             value=row["share"],
+            sql=query,
+        )
+
+
+def _find_softmax_of_batch(context: Context) -> Iterable[Finding]:
+    """Report a softmax over the samples of a batch instead of over the classes: the outputs of each class add up to 1 in each call."""
+    outputs = f"(FROM {context.predictions} WHERE len(logits) > 1 AND isfinite(list_sum(logits)))"
+    query = (
+        "SELECT epoch, step, class, sum(output) AS sum, count(*) AS rows FROM (SELECT epoch, step, unnest(range(len(logits))) AS class, "
+        f"unnest(logits) AS output FROM {outputs}) GROUP BY epoch, step, class HAVING count(*) > 1"
+    )
+    within = context.rows(
+        f"SELECT count(*) AS rows, bool_and(list_min(logits) >= 0 AND list_max(logits) <= 1) AS inside FROM {outputs}"
+    )[0]
+    if within["rows"] < 10 or not within["inside"]:
+        return
+    found = context.rows(f"SELECT count(*) AS sums, avg((abs(sum - 1) < 0.001)::INT) AS share FROM ({query})")[0]
+    if found["sums"] >= 10 and found["share"] > 0.9:
+        yield Finding(
+            "The softmax goes over the samples of a batch instead of over the classes: the outputs of each class add up to 1 in each call "
+            "of the model, and those of a sample do not. Use softmax(dim=1).",
+            value=found["share"],
             sql=query,
         )
 

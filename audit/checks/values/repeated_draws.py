@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.draws import drawn_generators
 
 
 class RepeatedDraws(Check):
@@ -23,10 +24,9 @@ class RepeatedDraws(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         if not context.facts.counts.get("rng"):
             raise Skip("no visit drew from a generator whose state was recorded")
-        # Rows for whole batches do not describe a generator.
         drawn = (
-            "SELECT epoch, index, visit, generator, hash(state, block_digest) AS state FROM rng "
-            f"WHERE run_id = {context.run_literal} AND generator <> 'batch'"
+            "SELECT epoch, index, visit, generator, hash(state, block_digest) AS state "
+            f"FROM {drawn_generators(context)}"
         )
         yield from self._within_epochs(context, drawn)
         if context.options["epochs"]:

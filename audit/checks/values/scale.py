@@ -14,6 +14,9 @@ from audit.records import Stage
 #: The mean and standard deviation of usual normalisations, over the channels: ImageNet, CIFAR-10, MNIST, one half.
 _USUAL = ((0.449, 0.226), (0.473, 0.251), (0.131, 0.308), (0.5, 0.5))
 
+#: A mean and a deviation are exchanged if they differ by at least this share, and each is within this share of the other's value.
+_APART, _NEAR = 0.3, 0.2
+
 
 class Scale(Check):
     """Check the value range of stage outputs, and of the input of a normalising stage."""
@@ -74,6 +77,7 @@ def _judge_normalised(context: Context, number: int, stage: Stage, query: str, n
     # Values below zero in the files themselves (temperatures, densities) are not a sign of normalisation.
     below = loaded is not None and loaded["middle_min"] is not None and loaded["middle_min"] < 0
     meant = parameter_list(stage.parameters, "std")
+    yield from _judge_exchanged(before, stage, query)
     if meant and max(meant) <= 2 and before["middle_max"] > 2:
         yield Finding(
             f"{stage.name} got values up to {before['middle_max']:.4g}, "
@@ -90,6 +94,26 @@ def _judge_normalised(context: Context, number: int, stage: Stage, query: str, n
             value=before["middle_min"],
             threshold=0.0,
             sql=query,
+        )
+
+
+def _judge_exchanged(before: OutputProfile, stage: Stage, query: str) -> Iterable[Finding]:
+    """Report a mean and a standard deviation that were exchanged: each is what the pictures have of the other."""
+    mean, std = (parameter_list(stage.parameters, key) for key in ("mean", "std"))
+    if not mean or not std or before["mean"] is None or before["std"] is None:
+        return
+    centre, spread = sum(mean) / len(mean), sum(std) / len(std)
+    if abs(centre - spread) < _APART * max(centre, spread):
+        return
+    if abs(before["std"] - centre) < _NEAR * centre and abs(before["mean"] - spread) < _NEAR * spread:
+        yield Finding(
+            f"The mean and std of {stage.name} seem to be exchanged: it subtracts {centre:.3g} and divides by {spread:.3g}, and its input "
+            f"has a mean of {before['mean']:.3g} and a standard deviation of {before['std']:.3g}.",
+            stage=stage.stage,
+            value=centre,
+            threshold=before["mean"],
+            sql=query,
+            severity="warning",
         )
 
 

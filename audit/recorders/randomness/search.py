@@ -38,7 +38,8 @@ _LIBRARIES = frozenset(sys.stdlib_module_names) | {
 #: Whose objects hold data and never a generator.
 _DATA = frozenset(("PIL", "pandas", "pyarrow", "duckdb", "threading", "logging", "pydantic", "multiprocessing"))
 #: Code that asks for one of these may depend on which worker it runs in.
-_WORKER_NAMES = frozenset(("initial_seed", "get_worker_info"))
+_SEED_NAME = "initial_seed"
+_WORKER_NAMES = frozenset((_SEED_NAME, "get_worker_info"))
 
 
 @dataclass(slots=True)
@@ -90,6 +91,11 @@ class GeneratorSearch:
         """Whether code that was found asks which worker it runs in, or with which seed."""
         return self._search.asks_for_worker
 
+    @property
+    def asks_for_seed(self) -> bool:
+        """Return whether code that was found asks with which seed torch began."""
+        return self._search.asks_for_seed
+
     def is_unchanged(self) -> bool:
         """Return whether one look by the compiled loops shows that nothing was added, taken away, filled or moved."""
         search = self._search
@@ -135,7 +141,7 @@ class _Search:
         self.sizes: list[tuple[Any, int]] = []
         #: Attributes that hold None: where a generator is made when it is first needed.
         self.empty: list[tuple[dict[Any, Any], Any]] = []
-        self.asks_for_worker = False
+        self.asks_for_worker = self.asks_for_seed = False
         self._seen = {id(generator) for generator in _global_generators()}
         # A temporary object's address may be given to another: keep what was seen by address.
         self._alive: list[Any] = []
@@ -238,6 +244,7 @@ class _Search:
             return
         names, attributes = _names(function.__code__)
         self.asks_for_worker = self.asks_for_worker or not _WORKER_NAMES.isdisjoint((*names, *attributes))
+        self.asks_for_seed = self.asks_for_seed or _SEED_NAME in (*names, *attributes)
         scope = function.__globals__
         file = _file(scope)
         for name in names:

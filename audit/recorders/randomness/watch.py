@@ -75,9 +75,10 @@ class Watch:
             found = [
                 (name, state) for name, state in before.items() if now.get(name) is not state and now.get(name) != state
             ]
-        if made or self._roster.asks_for_worker:
+        worker = _worker_state() if made or self._roster.asks_for_worker else []
+        if made or worker or self._roster.asks_for_seed:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
-            found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *_worker_state()]
+            found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *worker]
         return found + [(f"{MADE}{path}", State(_NAMED if named else b"")) for path, named in made.items()]
 
     def _look(self) -> dict[str, bool]:

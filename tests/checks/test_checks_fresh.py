@@ -1,0 +1,147 @@
+"""Mistakes of loaders, heads and normalisation that no planted case had, each with its clean twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checks_contracts import outcome_of
+from checks_world import LAST, digest, grade, world
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
+
+from audit.api import record
+from audit.checks.report import Report
+from audit.checks.runner import run_checks
+
+
+class Shards(IterableDataset[Any]):
+    """A stream that each worker reads its part of, as the documentation of torch recommends."""
+
+    def __init__(self, *, sharded: bool = True) -> None:
+        self.sharded = sharded
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker is not None and self.sharded else (0, 1)
+        for number in range(first, 60, step):
+            yield torch.full((3, 4), float(number)), number % 3
+
+
+class Rows(Dataset[Any]):
+    """Six hundred rows, of which one in ten is of class 1."""
+
+    def __len__(self) -> int:
+        return 600
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.arange(4.0) + index, int(index % 10 == 0)
+
+
+def judge(place: Path, loader: DataLoader[Any], split: str, *checks: str) -> Report:
+    with record(place / "lineage") as run:
+        for _ in run.loader(loader, split=split):
+            pass
+    return run_checks(place / "lineage", only=checks, record=False)
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("sharded", [True, False])
+def test_a_stream_that_asks_for_its_worker_draws_nothing(tmp_path: Path, sharded: bool) -> None:
+    loader = DataLoader(Shards(sharded=sharded), batch_size=10, num_workers=2, multiprocessing_context="fork")
+    report = judge(tmp_path, loader, "test", "repeated_draws", "augmentation", "duplicates")
+    assert report.outcome("repeated_draws").status != "fail"
+    assert report.outcome("augmentation").status != "fail"
+    assert report.outcome("duplicates").total == (0 if sharded else 60)
+
+
+def test_a_stream_in_the_main_process_draws_nothing(tmp_path: Path) -> None:
+    report = judge(tmp_path, DataLoader(Shards(), batch_size=10), "test", "repeated_draws", "augmentation")
+    assert all(outcome.status != "fail" for outcome in report.outcomes)
+
+
+@pytest.mark.parametrize("of_classes", [False, True])
+def test_weights_of_classes_instead_of_samples_are_found(tmp_path: Path, of_classes: bool) -> None:
+    labels = np.array([Rows()[n][1] for n in range(600)])
+    weights = 1 / np.bincount(labels)
+    torch.manual_seed(0)
+    sampler = WeightedRandomSampler((weights if of_classes else weights[labels]).tolist(), 600)
+    outcome = judge(tmp_path, DataLoader(Rows(), batch_size=50, sampler=sampler), "train", "coverage").outcome(
+        "coverage"
+    )
+    if of_classes:
+        assert [finding.severity for finding in outcome.findings] == ["warning"]
+        assert "600 draws gave only 2 of the 600 samples of train" in outcome.message
+    else:
+        assert not outcome.findings
+
+
+def test_many_missing_classes_are_one_finding(tmp_path: Path) -> None:
+    made = world()
+    made.run.classes = [*(made.run.classes or []), *(f"class {n}" for n in range(7))]
+    store = made.write(tmp_path / "lineage")
+    (finding,) = outcome_of(store, "missing_classes").findings
+    assert finding.message.startswith("No usable sample has 7 of the 10 classes, such as class 0, class 1,")
+    left = outcome_of(store, "missing_classes", {"may_miss": ["class 0", "class 1"]}).findings
+    assert len(left) == 5
+
+
+@pytest.mark.parametrize("count", [5, 25])
+def test_two_classes_with_the_same_content_are_one_finding(tmp_path: Path, count: int) -> None:
+    made = world()
+    for number in range(2 * count):
+        row = made.sample(number)
+        row.update(source_digest=digest("shared", number // 2, size=64), label=number % 2)
+        row["label_name"] = ("bird", "cat")[number % 2]
+    store = made.write(tmp_path / "lineage")
+    outcome = outcome_of(store, "conflicting_labels")
+    if count < 20:
+        assert len(outcome.findings) == 2 * count
+    else:
+        assert outcome.message.startswith("25 contents are labelled bird and also cat, such as")
+        assert len(outcome.findings) == 1
+        allow = {"allow": [{"source": "nothing/*", "reason": "names samples"}]}
+        assert len(outcome_of(store, "conflicting_labels", allow).findings) == 50
+
+
+@pytest.mark.parametrize("over_batch", [False, True])
+def test_a_softmax_over_the_batch_is_found(tmp_path: Path, over_batch: bool) -> None:
+    made = world()
+    outputs = np.array([row["logits"] for row in made.tables["predictions"]])
+    steps = np.array([row["step"] for row in made.tables["predictions"]])
+    for step in np.unique(steps):
+        powers = np.exp(outputs[steps == step])
+        outputs[steps == step] = powers / powers.sum(axis=0) if over_batch else 1 / (1 + 1 / powers)
+    for row, values in zip(made.tables["predictions"], outputs.tolist(), strict=True):
+        grade(row, row["label"], values)
+    found = outcome_of(made.write(tmp_path / "lineage"), "probabilities").findings
+    assert any("over the samples of a batch" in finding.message for finding in found) == over_batch
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_an_exchanged_mean_and_std_are_found(tmp_path: Path, exchanged: bool) -> None:
+    made = world()
+    mean, std = (0.31, 0.13) if exchanged else (0.13, 0.31)
+    made.stage(LAST)["parameters"] = f'{{"mean": [{mean}], "std": [{std}]}}'
+    for row in made.outputs(LAST - 1):
+        row.update(min=0.0, max=1.0, mean=0.132, std=0.3)
+    found = outcome_of(made.write(tmp_path / "lineage"), "scale").findings
+    assert [finding.severity for finding in found] == ["warning"] * exchanged
+    assert all("seem to be exchanged" in finding.message for finding in found)
+
+
+def test_outputs_without_a_class_are_named_by_their_numbers(tmp_path: Path) -> None:
+    """The classes 5 to 7 have the labels 0 to 2, and the model's outputs their own numbers."""
+    made = world()
+    made.run.classes = ["5", "6", "7"]
+    for row in made.tables["predictions"]:
+        grade(row, row["label"], [8.0 * (number == row["label"] + 5) for number in range(8)])
+    store = made.write(tmp_path / "lineage")
+    (found,) = outcome_of(store, "class_order").findings
+    assert "output 5 means 5, output 6 means 6, output 7 means 7" in found.message
+    (head,) = outcome_of(store, "head").findings
+    assert head.severity is None
