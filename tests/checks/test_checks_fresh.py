@@ -11,8 +11,17 @@ import pytest
 import torch
 from checks_contracts import outcome_of
 from checks_world import LAST, digest, grade, world
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+from torchvision.transforms.functional import to_tensor
 
 from audit.api import record
 from audit.checks.report import Report
@@ -42,6 +51,19 @@ class Rows(Dataset[Any]):
         return torch.arange(4.0) + index, int(index % 10 == 0)
 
 
+class Pictures(Dataset[Any]):
+    """Pictures in memory."""
+
+    def __init__(self, pictures: list[Image.Image]) -> None:
+        self.pictures = pictures
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return to_tensor(self.pictures[index])
+
+
 def judge(place: Path, loader: DataLoader[Any], split: str, *checks: str) -> Report:
     with record(place / "lineage") as run:
         for _ in run.loader(loader, split=split):
@@ -57,6 +79,19 @@ def test_a_stream_that_asks_for_its_worker_draws_nothing(tmp_path: Path, sharded
     assert report.outcome("repeated_draws").status != "fail"
     assert report.outcome("augmentation").status != "fail"
     assert report.outcome("duplicates").total == (0 if sharded else 60)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_equal_pictures_without_files_are_duplicates_alone(tmp_path: Path, repeated: bool) -> None:
+    """They are not also reported as nearly equal."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (20, 4, 4, 3), dtype=np.uint8).repeat(8, 1).repeat(8, 2)
+    pictures = [Image.fromarray(one) for one in (*pixels, *pixels[: 5 * repeated])]
+    with record(tmp_path / "lineage", capture="full") as run:
+        for _ in run.loader(DataLoader(Pictures(pictures), batch_size=5)):
+            pass
+    report = run_checks(tmp_path / "lineage", only=["duplicates", "near_duplicates"], record=False)
+    assert [outcome.total for outcome in report.outcomes] == ([5, 0] if repeated else [0, 0])
 
 
 def test_a_stream_in_the_main_process_draws_nothing(tmp_path: Path) -> None:
@@ -132,6 +167,23 @@ def test_an_exchanged_mean_and_std_are_found(tmp_path: Path, exchanged: bool) ->
     found = outcome_of(made.write(tmp_path / "lineage"), "scale").findings
     assert [finding.severity for finding in found] == ["warning"] * exchanged
     assert all("seem to be exchanged" in finding.message for finding in found)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_targets_that_one_split_does_not_scale_are_found(tmp_path: Path, scaled: bool) -> None:
+    rng = np.random.default_rng(1)
+    rows = torch.from_numpy(rng.normal(size=(300, 6)).astype(np.float32))
+    targets = rows @ torch.arange(1.0, 7.0)[:, None] + 0.1
+    model = torch.nn.Linear(6, 1).eval()
+    with record(tmp_path / "lineage") as run:
+        network = run.model(model)
+        for split, part in (("train", slice(0, 200)), ("test", slice(200, 300))):
+            given = targets[part] if scaled or split == "train" else 40 * targets[part] + 200
+            for inputs, _ in run.loader(DataLoader(TensorDataset(rows[part], given), batch_size=50), split=split):
+                network(inputs)
+    (outcome,) = run_checks(tmp_path / "lineage", only=["split_drift"], record=False).outcomes
+    assert outcome.total == (not scaled)
+    assert scaled or "The target of samples differs between the splits train and test" in outcome.message
 
 
 def test_outputs_without_a_class_are_named_by_their_numbers(tmp_path: Path) -> None:

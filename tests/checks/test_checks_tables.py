@@ -122,7 +122,7 @@ def test_a_text_in_two_splits_is_found_in_another_case(tmp_path: Path) -> None:
     )
     assert (changed.severity, changed.index) == ("warning", 7)
     assert (
-        "Sample 3 of the split train (dataset://3) has the same content as sample 9 of the split test" in same.message
+        "Sample 9 of the split test (dataset://9) has the same content as sample 3 of the split train" in same.message
     )
 
 

@@ -22,6 +22,8 @@ from audit.checks.shared.statistics import holm
 
 #: How long a text, a sound or another row of values is; pictures have a width and a height.
 _LENGTH = "CASE WHEN o.kind IN ('text', 'tokens') OR len(o.shape) = 1 THEN o.shape[1] WHEN o.kind <> 'image' AND len(o.shape) = 2 THEN o.shape[2] END::DOUBLE"
+#: What is compared of loaded samples.
+_LOADED = {"mean": "o.mean", "std": "o.std", "length": _LENGTH}
 #: Where previews are compressed, the noise of so many pictures is measured.
 _FEW = 1_000
 
@@ -30,7 +32,7 @@ class SplitDrift(Check):
     """Compare each split with the largest one: labels by chi-square, loaded values by Kolmogorov–Smirnov."""
 
     description = (
-        "Labels, pixels, lengths, letters of texts and columns of tables are distributed in every split as in the largest one, and no split has "
+        "Labels, measured targets, pixels, lengths, letters of texts and columns of tables are distributed in every split as in the largest one, and no split has "
         "a watermark of its own or pictures that are turned."
     )
     severity = "warning"
@@ -70,10 +72,12 @@ class SplitDrift(Check):
 
     def _statistics(self, context: Context, splits: Sequence[str]) -> Iterable[Difference]:
         points = "[" + ", ".join(f"{n / (QUANTILES - 1):.2f}" for n in range(QUANTILES)) + "]"
-        for what, value in (("mean", "o.mean"), ("std", "o.std"), ("length", _LENGTH)):
+        measured = f"(FROM graded_predictions WHERE run_id = {context.run_literal} AND target IS NOT NULL)"
+        loaded = [(what, value, context.load_outputs) for what, value in _LOADED.items()]
+        for what, value, rows_of in [*loaded, ("target", "o.target[1]", measured)]:
             query = (
                 f"SELECT s.split, count(*) AS samples, quantile_cont({value}, {points}) AS quantiles "
-                f"FROM {context.items} s JOIN {context.load_outputs} o USING (epoch, index, visit) "
+                f"FROM {context.items} s JOIN {rows_of} o USING (epoch, index, visit) "
                 f"WHERE s.split IS NOT NULL AND {value} IS NOT NULL AND isfinite({value}) GROUP BY s.split"
             )
             rows = {row["split"]: row for row in context.rows(query)}
@@ -84,20 +88,21 @@ class SplitDrift(Check):
                 ks = distance.kolmogorov_smirnov(there["quantiles"], here["quantiles"])
                 chance = distance.kolmogorov_smirnov_chance(ks, there["samples"], here["samples"])
                 middle = QUANTILES // 2
+                is_target = what == "target"
                 yield Difference(
                     chance,
                     ks >= context.options["ks"],
                     Finding(
-                        f"The {what} of loaded samples differs between the splits {splits[0]} and {split} "
+                        f"The {what} of {'' if is_target else 'loaded '}samples differs between the splits {splits[0]} and {split} "
                         f"(Kolmogorov–Smirnov {ks:.2f}): its median is {there['quantiles'][middle]:.4g} and "
-                        f"{here['quantiles'][middle]:.4g}.",
-                        stage=0,
+                        f"{here['quantiles'][middle]:.4g}.{' Was it scaled in one of them alone?' if is_target else ''}",
+                        stage=None if is_target else 0,
                         value=ks,
                         threshold=context.options["ks"],
                         sql=f"SELECT split, samples, quantiles[51] AS median FROM ({query})",
                     ),
                     split,
-                    f"the {what}",
+                    None if is_target else f"the {what}",
                 )
 
     def _details(self, context: Context, splits: Sequence[str]) -> Iterable[Difference]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from audit.checks.base import Skip
 from audit.checks.context import Context
+from audit.checks.shared.content import contents
 from audit.checks.shared.files import chosen_files, open_files, spread_evenly
 from audit.picture_formats import open_picture
 from audit.store.read.rows import QueryRow
@@ -31,6 +32,7 @@ class Picture:
 
     index: int
     source: str
+    #: What equal pictures have in common: of the file's bytes, or of what was loaded where there is no file.
     digest: str | None
     #: A picture of Pillow's, or the bytes of a grey or RGB picture as an array.
     image: Any
@@ -83,7 +85,7 @@ def _yield_stored(context: Context, form: str, total: int, most: int) -> Iterato
         context.note(f"checked {most:,} of {total:,} pictures")
         chosen = spread_evenly(most, total)
     query = (
-        f"SELECT index, source, source_digest, kind, encoding, data, split FROM {context.items} JOIN payloads "
+        f"SELECT index, source, content, kind, encoding, data, split FROM {contents(context)} JOIN payloads "
         f"USING (run_id, epoch, index, visit) WHERE stage = 0 AND form = '{form}' AND {chosen}"
     )
     failed = 0
