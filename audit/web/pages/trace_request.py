@@ -9,6 +9,7 @@ from audit.lineage.trace import Trace
 from audit.lineage.trace import trace as trace_visit
 from audit.report.html.previews import Encoded
 from audit.store.read.reader import Reader
+from audit.web.derivations import Key
 from audit.web.respond import whole_number
 
 _A_WHILE = "private, max-age=86400"
@@ -32,7 +33,7 @@ def requested_trace(store: Reader, request: Request) -> Trace:
     )
 
 
-def visit_key(found: Trace) -> tuple[object, ...]:
+def visit_key(found: Trace) -> Key:
     """Return what identifies a visit: its run, epoch, index and visit."""
     sample = found.sample
     return found.run.run_id, sample["epoch"], sample["index"], sample["visit"]

@@ -10,8 +10,7 @@ from audit.errors import AuditError
 from audit.lineage.trace import Trace
 from audit.report.html.exact_values import NotAPicture, Values, pack, picture_values
 from audit.sources.builder import can_be_rebuilt
-from audit.web.derivations import Key
-from audit.web.pages.trace_request import requested_trace
+from audit.web.pages.trace_request import requested_trace, visit_key
 from audit.web.state import AppState
 
 _A_WHILE = "private, max-age=3600"
@@ -21,7 +20,7 @@ def value(state: AppState, request: Request) -> Response:
     """Return the stored values; 404 with the reason, and whether they can be recomputed, where there are none."""
     found = requested_trace(state.store, request)
     stage = request.path_params["stage"]
-    if state.derivations is not None and (known := state.derivations.kept_values(_key(found), stage)) is not None:
+    if state.derivations is not None and (known := state.derivations.kept_values(visit_key(found), stage)) is not None:
         return _send(known)
     if not found.is_stored(stage):
         return _absent(*_why_not_stored(state, found))
@@ -38,7 +37,7 @@ def derive(state: AppState, request: Request) -> Response:
     if state.derivations is None or not can_derive:
         return _absent(why, False)
     try:
-        stages = state.derivations.derive(_key(found))
+        stages = state.derivations.derive(visit_key(found))
     except AuditError as error:
         return _absent(" ".join(part for part in (error.message, error.hint) if part), False)
     values = stages.get(request.path_params["stage"])
@@ -53,11 +52,6 @@ def _why_not_stored(state: AppState, found: Trace) -> tuple[str, bool]:
     if not can_be_rebuilt(found.run.recipe):
         return f"{stored}, and the run was recorded in a user's own loop without a builder.", False
     return f"{stored}.", True
-
-
-def _key(found: Trace) -> Key:
-    sample = found.sample
-    return found.run.run_id, sample["epoch"], sample["index"], sample["visit"]
 
 
 def _send(values: Values) -> Response:
