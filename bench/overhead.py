@@ -102,7 +102,7 @@ def _measure_row(name: str, row: Row, given: Any, work: Path) -> None:
         if given.calls:
             print(f"{name:16s} {capture:8s} {_count_calls(recorded, plain) / samples:.0f} calls a sample", flush=True)
         else:
-            _compare(name, capture, row.targets[capture], given.rounds, samples, plain, recorded)
+            _compare(name, capture, row.targets[capture], given.rounds, samples, plain, recorded, work / "lineage")
 
 
 def _recorded(row: Row, images: Path, checkpoint: Path | None, capture: str, work: Path) -> Callable[[], None]:
@@ -119,10 +119,13 @@ def _compare(
     samples: int,
     plain: Callable[[], None],
     recorded: Callable[[], None],
+    store: Path,
 ) -> None:
-    measure(plain)
-    measure(recorded)
-    pairs = [(measure(plain), measure(recorded)) for _ in range(rounds)]
+    pairs = []
+    for _ in range(1 + rounds):
+        pairs.append((measure(plain), measure(recorded)))
+        shutil.rmtree(store)  # to remove a store is not a part of recording
+    del pairs[0]
     plain_wall, plain_cpu = (min(pair[0][n] for pair in pairs) for n in (0, 1))
     wall, cpu = (min(pair[1][n] for pair in pairs) for n in (0, 1))
     verdict = "ok" if max(wall / plain_wall, cpu / plain_cpu) <= target else "over"
@@ -185,7 +188,6 @@ def command(images: Path, checkpoint: Path | None, capture: str, workers: int, w
         batch_size=32,
         workers=workers,
     )
-    shutil.rmtree(work / "lineage")
 
 
 if __name__ == "__main__":

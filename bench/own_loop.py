@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,13 +30,12 @@ def plain_loop(loop: Loop, images: Path, checkpoint: Path | None) -> None:
 
 
 def recorded_loop(loop: Loop, images: Path, checkpoint: Path | None, capture: str, work: Path) -> None:
-    """The loop with recording; the store is removed afterwards."""
+    """The loop with recording, into a store below `work`."""
     import audit
 
     with audit.record(work / "lineage", capture=capture, strict=True) as run:
         loader, model = run.loader(_loader(loop, images)), _model(loop, checkpoint)
         _iterate(loop, loader, model if model is None else run.model(model))
-    shutil.rmtree(work / "lineage")
 
 
 def save_checkpoint(folder: Path) -> Path:

@@ -78,10 +78,15 @@ def _stages(given: Any, work: Path) -> dict[str, Callable[[], Any]]:
     loop = Loop("none", 0)
     ways: dict[str, Callable[[], Any]] = {"the loop alone": lambda: plain_loop(loop, images, None)}
     for level in ("digest", "preview", "full"):
-        ways[f"audit, {level}"] = lambda level=level: recorded_loop(loop, images, None, level, work)  # type: ignore[misc]
+        ways[f"audit, {level}"] = lambda level=level: _record_stages(loop, images, level, work)  # type: ignore[misc]
     ways["torch.save of every stage"] = lambda: _save_stages(images, work / "torch", _torch_save)
     ways["np.save of every stage"] = lambda: _save_stages(images, work / "numpy", _np_save)
     return ways
+
+
+def _record_stages(loop: Loop, images: Path, level: str, work: Path) -> None:
+    recorded_loop(loop, images, None, level, work)
+    shutil.rmtree(work / "lineage")
 
 
 def _save_stages(images: Path, folder: Path, save: Callable[[Any, Path], None]) -> None:

@@ -81,15 +81,18 @@ def plain_pixels(image: Any) -> Any:
     """
     own = image.__dict__
     size, pixels = own.get("_size"), own.get("_im")
-    if not _is_plain(image) or type(pixels) is not CORE or own.get("_mode") != "RGB" or not size:
+    if (
+        (type(image) is not Image.Image and not _is_loaded_jpeg(image))
+        or type(pixels) is not CORE
+        or own.get("_mode") != "RGB"
+        or not size
+    ):
         return None
     return None if 0 in size or own.get("palette") is not None else pixels.__arrow_c_array__()
 
 
-def _is_plain(image: Any) -> bool:
+def _is_loaded_jpeg(image: Any) -> bool:
     kind = type(image)
-    if kind is Image.Image:
-        return True
     if kind not in PLAIN:
         if (kind.__module__, kind.__qualname__) != ("PIL.JpegImagePlugin", "JpegImageFile"):
             return False

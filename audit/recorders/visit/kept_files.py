@@ -69,9 +69,10 @@ class KeptFiles:
         return [_position(handle.file) for handle in self.handles]
 
     def is_due(self) -> bool:
-        """Count an item; return whether the dataset is to be looked at: after 1, 2, 4, 8… items."""
+        """Count an item; return whether the dataset is to be looked at: after 1, 2, 8, 32, 128… items."""
         self._visits += 1
-        return not self._visits & (self._visits - 1)
+        count = self._visits
+        return not count & (count - 1) and (count == 1 or count.bit_length() % 2 == 0)
 
     def look_again(self, opened: Sequence[str]) -> None:
         """Look for files that the dataset has opened since and keeps open; `opened` are those that the last item opened."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -81,7 +83,8 @@ UNCHANGING = frozenset(
 )
 
 
-def list_functions() -> dict[Any, tuple[Rule, str, bool]]:
+@functools.cache
+def list_functions() -> Mapping[Any, tuple[Rule, str, bool]]:
     """Return every function that is followed: its rule, its name, and whether it changes its first argument."""
     table: dict[Any, tuple[Rule, str, bool]] = {}
     homes = (torch.Tensor, torch, functional)
