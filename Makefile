@@ -123,7 +123,9 @@ bench: $(VENV)/.dev  ## measure; figures go into bench/README.md
 	$(BIN)/python -m bench.diff
 	$(BIN)/python -m bench.checks
 	$(BIN)/python bench/engines.py
+	$(BIN)/python bench/engines.py --no-model --warm
 	$(BIN)/python -m bench.driver
+	$(BIN)/python -m bench.replay_page
 
 SEED ?= 1
 MINUTES ?= 60
