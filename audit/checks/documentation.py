@@ -86,7 +86,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 | `blank` | Does a stage empty a part of the pictures? | none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of them before | the stage keeps the size |
 | `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places | the stage changes no level, or only divides by 255 |
 | `truncated` | Is a file cut off? | none: the end marker is missing, and Pillow does not decode it | JPEG, PNG or WebP |
-| `probabilities` | Was softmax applied twice? | none: in 99.5 % of the rows the largest is at most e times the smallest, what went into the softmax adds up to 1 with nothing below 0, and many rows are near that limit | a model that is sure of some samples |
+| `probabilities` | Was softmax applied twice, or over the batch? | none: the outputs of each class add up to 1 in each call of the model; in 99.5 % of the rows the largest is at most e times the smallest, what went into the softmax adds up to 1 with nothing below 0, and many rows are near that limit | a model that is sure of some samples |
 | `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |
 | `losses` | Are the same samples' losses higher than in the baseline? | Wilcoxon's signed-rank test, with an effect of at least 0.2 | differences are symmetric if nothing changed |
 | `box_fit` | Do target boxes fit the predicted ones only after a change? | the number of targets that only then overlap a sure prediction by half: at least 15 % of all, and four times as many as with the boxes of another picture; of classes, the share that is found as one other, Wilson's interval with three standard errors | a model that finds many of the objects |
@@ -136,7 +136,7 @@ The other checks need no statistic: they compare or count what was recorded, and
 
 | check | question | rule | assumes |
 | --- | --- | --- | --- |
-| `coverage` | Is every sample recorded once, with each stage and its prediction? | the rows of the tables are counted and joined by visit | the sampler visits each sample (see above) |
+| `coverage` | Is every sample recorded once, with each stage and its prediction? | the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least half as many as there are samples, give at most a tenth as many different ones | the sampler visits each sample (see above) |
 | `reproducible` | Can stage outputs be derived again? | 3 visits, spread over the run, are replayed, and digests are compared | the pipeline's code is at hand |
 | `source_unchanged` | Are the files those that were read? | SHA-256 of at most 2,000 files, evenly chosen | the files are at hand |
 | `stable_load` | Does a sample load the same in each epoch, with the same label? | the digests of `load` and the labels of one index are compared | the source did not change |
@@ -147,10 +147,10 @@ The other checks need no statistic: they compare or count what was recorded, and
 | `unreadable` | Which samples failed? | their rows are listed | – |
 | `hooks` | Did the hook of every layer run in every step? | recorded rows of each layer are counted | layers were recorded |
 | `finite`, `clipped`, `stage_contract` | Are values finite, not all at the end of their range, and as the configuration says? | recorded counts, minimum, maximum and mean before and after a stage, dtype and shape | – |
-| `scale`, `preprocessing` | Is the input on the model's scale? | the range of the stages; mean and std against those of the checkpoint | usual normalisations |
+| `scale`, `preprocessing` | Is the input on the model's scale? | the range of the stages; mean and std against those of the checkpoint; exchanged if each is within a fifth of what the pictures have of the other | usual normalisations |
 | `channel_order` | Are channels reversed, or axes read wrongly? | digests of the stages are compared with the file's own pixels, with channels reversed and with axes exchanged | the files are at hand; a stage shows the file's pixels |
-| `repeated_draws` | Do workers or epochs draw the same numbers? | visits whose generator had the state of another visit, at least 5 % of all; two states are never equal by chance | – |
-| `duplicates`, `conflicting_labels` | Is the same content there twice, with other labels? | digests of the sources or of `load` are equal | – |
+| `repeated_draws` | Do workers or epochs draw the same numbers? | visits whose generator had the state of another visit, at least 5 % of all; two states are never equal by chance; torch's state counts for nothing where the visit asked for its worker, because it is then kept without a draw | – |
+| `duplicates`, `conflicting_labels` | Is the same content there twice in a split, or with other labels? | digests of the sources or of `load` are equal; blank pictures and copies in other splits are left to `blank` and `leakage` | – |
 | `class_balance`, `missing_classes` | Is a class rare or absent? | counts; for chance see above | – |
 | `image_quality` | Is a picture dark, bright, blank, blurry, of an odd size, inverted? | recorded mean and deviation, a white border where 80 % of the pictures have a black one, or the reverse, sides against the median, the variance of the Laplacian below 12 and a tenth of the median | photographs; 32 pixels for sharpness |
 | `exif_orientation`, `alpha_dropped` | Was metadata of the picture ignored? | the header says so, and the loaded pixels do not show it | the files are at hand |

@@ -143,6 +143,34 @@ def test_two_classes_with_the_same_content_are_one_finding(tmp_path: Path, count
         assert len(outcome_of(store, "conflicting_labels", allow).findings) == 50
 
 
+def test_content_of_many_samples_names_all_of_its_labels(tmp_path: Path) -> None:
+    """More samples than are listed share content with another label."""
+    values = torch.arange(4_800) % 2_400
+    labels = torch.arange(4_800) // 2_400
+    with record(tmp_path / "lineage") as run:
+        pairs = TensorDataset(values[:, None].float() + torch.arange(16.0), 2 * (values % 7) + labels)
+        for _ in run.loader(DataLoader(pairs, batch_size=400)):
+            pass
+    (outcome,) = run_checks(tmp_path / "lineage", only=["conflicting_labels"], record=False).outcomes
+    assert outcome.findings
+    assert all("labelled ." not in finding.message for finding in outcome.findings)
+
+
+@pytest.mark.parametrize("classes_shifted", [True, False])
+def test_one_sample_of_each_class_is_shifted_by_class_alone(tmp_path: Path, classes_shifted: bool) -> None:
+    made = world()
+    order = np.arange(60) if classes_shifted else np.random.default_rng(0).permutation(60)
+    made.run.classes = [f"c{n}" for n in range(60)]
+    for number, row in enumerate(made.tables["predictions"]):
+        made.sample(row["index"])["label"] = int(order[row["index"]])
+        said = (order[row["index"]] + 1) % 60 if classes_shifted else order[(number + 1) % 60]
+        grade(row, int(order[row["index"]]), [9.0 * (n == said) for n in range(60)])
+    store = made.write(tmp_path / "lineage")
+    shifted = {check: outcome_of(store, check).total for check in ("class_order", "alignment")}
+    assert (shifted["class_order"] == 1) == classes_shifted
+    assert (shifted["alignment"] == 1) != classes_shifted
+
+
 @pytest.mark.parametrize("over_batch", [False, True])
 def test_a_softmax_over_the_batch_is_found(tmp_path: Path, over_batch: bool) -> None:
     made = world()

@@ -22,15 +22,18 @@ class ConflictingLabels(Check):
     needs = ("labels",)
 
     def run(self, context: Context) -> Iterable[Finding]:
-        query = (
+        labelled = (
             "SELECT * REPLACE (coalesce(label_name, label::VARCHAR) AS label_name) "
             f"FROM {select_alike(context, _SEVERAL)} WHERE label IS NOT NULL"
         )
+        # Only so many rows are listed; the labels of their content are those of all rows.
+        query = (
+            f"FROM ({labelled}) JOIN (SELECT content, list(DISTINCT label_name) AS labels FROM ({labelled}) "
+            "GROUP BY content) USING (content)"
+        )
         rows = context.offenders(query)
         several = len({row["split"] for row in context.facts.epochs}) > 1
-        labels: dict[str, set[str]] = {}
-        for row in rows:
-            labels.setdefault(row["content"], set()).add(row["label_name"])
+        labels = {row["content"]: set(row["labels"]) for row in rows}
         yield from _mixed_classes(context, rows, labels)
         for row in rows:
             if row["content"] not in labels:
