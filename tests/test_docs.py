@@ -20,14 +20,17 @@ README = (REPOSITORY / "README.md").read_text()
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")]
 
 
+#: The pages that are written from code, by the name of their script.
+REFERENCES = {"cli": "cli.md", "python": "python.md", "format": "FORMAT.md", "datasets": "howto/own-dataset.md"}
+
+
 @pytest.mark.workers
-@pytest.mark.parametrize("page", ["cli", "python", "format"])
+@pytest.mark.parametrize("page", REFERENCES)
 def test_the_references_are_what_the_code_says(page: str) -> None:
     # In a process of its own: click keeps what other tests made of the commands' help options.
     code = f"import sys, make_{page} as m; sys.stdout.reconfigure(encoding='utf-8'); sys.stdout.write(m.reference())"
     made = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY / "docs", capture_output=True, check=True)
-    name = "FORMAT" if page == "format" else page
-    assert (REPOSITORY / "docs" / f"{name}.md").read_bytes().decode() == made.stdout.decode(), "run `make docs`"
+    assert (REPOSITORY / "docs" / REFERENCES[page]).read_bytes().decode() == made.stdout.decode(), "run `make docs`"
 
 
 def blocks(language: str) -> list[str]:

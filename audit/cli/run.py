@@ -58,7 +58,8 @@ class Size(click.ParamType[int]):
     "--dataset",
     metavar="DATA",
     help="The same as the argument DATA: a folder, a manifest, FILE.py, module:function, torchvision:NAME, hf:PATH "
-    "(saved on this machine), coco:FILE.json, voc:FOLDER, yolo:data.yaml, masks:FOLDER, s3://bucket/folder.",
+    "(saved on this machine), coco:FILE.json, voc:FOLDER, yolo:data.yaml, masks:FOLDER, s3://bucket/folder, or another kind "
+    "that docs/howto/own-dataset.md lists.",
 )
 @click.option(
     "--model",

@@ -1,18 +1,6 @@
-"""The kinds of dataset that `--dataset` accepts, one file for each.
+"""The kinds of dataset that `--dataset` accepts, one file for each, which begins with what it opens. `SOURCES` below lists them.
 
-    class_folders      a folder of class folders
-    flat_folder        a folder of pictures, unlabelled
-    manifest           .csv, .tsv, .jsonl, .parquet           (tables reads them)
-    text_file          .txt, one text per line
-    tensors            .pt, .npz
-    torchvision_named  torchvision:NAME
-    huggingface        hf:PATH
-    coco, voc, yolo    objects with boxes: coco:FILE.json, voc:FOLDER, yolo:data.yaml   (annotated: what they share)
-    mask_folders       masks:FOLDER
-    remote             s3://, gs://, az:// (file:// is a path)
-    python             FILE.py, module:function
-
-    base      FileDataset, Source, and the table of kinds
+    base      FileDataset, Source, and the table of kinds      annotated, tables   what several kinds share
     scan      what is in a folder      files     names as bytes and as text, bytes of a file
     builder   functions that build a dataset, for a replay      trust     whose code may run
     absolute_names   names that mean the same in another folder
