@@ -136,7 +136,7 @@ The other checks need no statistic: they compare or count what was recorded, and
 
 | check | question | rule | assumes |
 | --- | --- | --- | --- |
-| `coverage` | Is every sample recorded once, with each stage and its prediction? | the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least half as many as there are samples, give at most a tenth as many different ones | the sampler visits each sample (see above) |
+| `coverage` | Is every sample recorded once, with each stage and its prediction? | the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least half as many as there are samples, give at most a tenth of the different ones that they could | the sampler visits each sample (see above) |
 | `reproducible` | Can stage outputs be derived again? | 3 visits, spread over the run, are replayed, and digests are compared | the pipeline's code is at hand |
 | `source_unchanged` | Are the files those that were read? | SHA-256 of at most 2,000 files, evenly chosen | the files are at hand |
 | `stable_load` | Does a sample load the same in each epoch, with the same label? | the digests of `load` and the labels of one index are compared | the source did not change |

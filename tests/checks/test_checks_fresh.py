@@ -17,6 +17,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
     TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
@@ -113,6 +114,14 @@ def test_weights_of_classes_instead_of_samples_are_found(tmp_path: Path, of_clas
         assert "600 draws gave only 2 of the 600 samples of train" in outcome.message
     else:
         assert not outcome.findings
+
+
+def test_a_sampler_that_draws_each_sample_many_times_is_not_reported(tmp_path: Path) -> None:
+    rows = TensorDataset(torch.arange(60.0)[:, None], torch.arange(60) % 3)
+    sampler = RandomSampler(rows, replacement=True, num_samples=1_200)
+    assert (
+        not judge(tmp_path, DataLoader(rows, batch_size=50, sampler=sampler), "train", "coverage").outcomes[0].findings
+    )
 
 
 def test_many_missing_classes_are_one_finding(tmp_path: Path) -> None:

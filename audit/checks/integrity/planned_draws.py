@@ -19,7 +19,7 @@ from audit.split_names import is_evaluation
 from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 
-#: A sampler draws too few samples if it gives this share of as many different ones as it draws, or less, of a dataset with at least so many.
+#: A sampler draws too few samples if it gives at most this share of the different ones that it could, of a dataset with at least so many.
 _FEW, _ENOUGH = 0.1, 60
 
 
@@ -141,7 +141,7 @@ class _RankDraws:
         """Report a sampler that draws as often as there are samples, but always the same few."""
         query = (
             "SELECT epoch, count(*) AS draws, count(DISTINCT index) AS samples, mode(index) AS index "
-            f"FROM {rows} GROUP BY epoch HAVING 2 * draws >= {length} AND samples <= {_FEW} * draws"
+            f"FROM {rows} GROUP BY epoch HAVING 2 * draws >= {length} AND samples <= {_FEW} * least(draws, {length})"
         )
         for row in self._ask(f"FROM ({query}) ORDER BY epoch LIMIT 1") if length >= _ENOUGH else ():
             which = f" of {split}" if split else ""
