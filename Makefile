@@ -88,11 +88,12 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev  ## write docs/cli.md, docs/python.md, docs/CHECKS.md, the sessions of docs/COOKBOOK.md and docs/TUTORIAL.md, the list of datasets, and the tables of docs/FORMAT.md from the code
+docs: $(VENV)/.dev  ## write docs/cli.md, docs/python.md, docs/CHECKS.md, the sessions of docs/COOKBOOK.md and docs/TUTORIAL.md, the list of datasets, and the tables of docs/FORMAT.md and docs/FORMAT-values.md from the code
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_python.py
 	$(BIN)/python -m audit.checks.documentation > docs/CHECKS.md
 	$(BIN)/python docs/make_format.py
+	$(BIN)/python docs/make_values.py
 	$(BIN)/python docs/make_datasets.py
 	$(BIN)/python docs/make_cookbook.py
 	$(BIN)/python docs/make_tutorial.py

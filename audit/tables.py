@@ -91,9 +91,8 @@ class StageOutputRow(VisitRow):
 
     stage: Annotated[int, INTEGER("the stage")]
     name: Annotated[str, VARCHAR("its name")]
-    kind: Annotated[
-        str, VARCHAR("`image`, `tensor`, `array`, `text`, `tokens`, `number`, `mapping`, `sequence`, `other`")
-    ]
+    # docs/make_format.py writes the names of all kinds of audit/values there.
+    kind: Annotated[str, VARCHAR("{kinds}")]
     dtype: Annotated[str | None, VARCHAR("element type", null="the kind has none")]
     shape: Annotated[list[int] | None, BIGINTS("lengths of the axes", null="the kind has none")]
     mode: Annotated[str | None, VARCHAR("an image's mode, a tensor's own type", null="has none")]

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/FORMAT.md from the row classes (audit/tables.py), so that the two cannot disagree.
+"""Writes the tables of docs/FORMAT.md from the row classes (audit/tables.py), and the columns of its views from an empty store.
 
 python docs/make_format.py
 
@@ -10,6 +10,11 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from audit import Store
 
 PAGE = Path(__file__).parent / "FORMAT.md"
 #: New tables are put before this section.
@@ -30,17 +35,39 @@ def reference() -> str:
         )
         if not found:
             text = text.replace(_AFTER_TABLES, f"{made}\n{_AFTER_TABLES}")
-    return text
+    return _with_columns_of_views(text)
+
+
+def _with_columns_of_views(text: str) -> str:
+    """Return the page with the columns of each view and macro that its table names; `as …` is kept."""
+    import audit
+    from audit.store.write.writer import RunWriter
+
+    before, heading, after = text.partition("\n| view | columns |\n| --- | --- |\n")
+    table, end, rest = after.partition("\n\n")
+    with TemporaryDirectory() as folder:
+        RunWriter.create(folder).abandon()
+        with audit.open(folder) as store:
+            made = [_view_row(store, *line.strip("| ").split(" | ")) for line in table.splitlines()]
+    return before + heading + "\n".join(made) + end + rest
+
+
+def _view_row(store: Store, view: str, columns: str) -> str:
+    if not columns.startswith("as "):
+        columns = ", ".join(store.sql(f"FROM {view} LIMIT 0").columns)
+    return f"| {view} | {columns} |"
 
 
 def section(name: str, row: type) -> str:
     """Return the heading, description and columns of one table as Markdown."""
     from audit.columns import columns_of
+    from audit.values import KINDS
 
+    kinds = ", ".join(f"`{kind}`" for kind in KINDS)
     lines = [f"### {name}", "", (inspect.getdoc(row) or "").replace("\n\n", "\n"), ""]
     lines += ["| column | type | meaning | NULL |", "| --- | --- | --- | --- |"]
     lines += [
-        f"| {column} | {facts.sql_type} | {facts.meaning} | {facts.null or 'never'} |"
+        f"| {column} | {facts.sql_type} | {facts.meaning.replace('{kinds}', kinds)} | {facts.null or 'never'} |"
         for column, facts in columns_of(row).items()
     ]
     return "\n".join(lines) + "\n"

@@ -21,7 +21,13 @@ PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY 
 
 
 #: The pages that are written from code, by the name of their script.
-REFERENCES = {"cli": "cli.md", "python": "python.md", "format": "FORMAT.md", "datasets": "howto/own-dataset.md"}
+REFERENCES = {
+    "cli": "cli.md",
+    "python": "python.md",
+    "format": "FORMAT.md",
+    "values": "FORMAT-values.md",
+    "datasets": "howto/own-dataset.md",
+}
 
 
 @pytest.mark.workers

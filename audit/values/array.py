@@ -22,6 +22,22 @@ class ArrayKind(ValueKind):
 
     name = "array"
     is_first_of_its_types = True
+    digest_rows = (
+        (
+            "array",
+            "numpy's name (`float32`) for a native number or boolean; `dtype.str` (`>i4`, `<U3`, `<M8[D]`) for other plain types; `repr(dtype.descr)` for structures",
+            "the shape",
+            "the elements, with the padding inside structures",
+        ),
+    )
+    encoding_rows = (
+        ("array", "`npy`", "an npy file"),
+        (
+            "array",
+            "`npy+zstd`, `npy+bytes+zstd`",
+            "block; header `npy` (length of the npy header), `bytes`, `width` (of an element); body the npy header as it is, then the frame",
+        ),
+    )
 
     def matches(self, value: object) -> bool:
         return type(value) in (np.ndarray, np.memmap) and storable(value.dtype)  # type: ignore[attr-defined]

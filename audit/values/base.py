@@ -71,6 +71,11 @@ class ValueKind(ABC):
     # True if no earlier kind in the table takes a value of a type that this one takes. After the first value of that type,
     # this kind is asked first.
     is_first_of_its_types: ClassVar[bool] = False
+    # Rows of the two tables of docs/FORMAT-values.md, as Markdown, which docs/make_values.py writes: what is digested (kind,
+    # `dtype` in the header, shape, raw bytes), and how a value is stored (kind, encoding, data). A row that two kinds share is
+    # declared by one of them and names both.
+    digest_rows: ClassVar[tuple[tuple[str, str, str, str], ...]] = ()
+    encoding_rows: ClassVar[tuple[tuple[str, str, str], ...]] = ()
 
     @abstractmethod
     def matches(self, value: object) -> bool:

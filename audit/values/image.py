@@ -37,6 +37,39 @@ class ImageKind(ValueKind):
 
     name = "image"
     by_type = True
+    digest_rows = (
+        (
+            "image, mode RGB",
+            "`RGB`",
+            "height, width, 3",
+            'four bytes per pixel: R, G, B, 255, which is `image.convert("RGBX").tobytes()`',
+        ),
+        (
+            "image, other modes",
+            "the Pillow mode",
+            "height, width, and the number of bands if more than one",
+            "`image.tobytes()`",
+        ),
+        (
+            "image, modes P and PA",
+            "the mode",
+            "as above",
+            "`image.tobytes()`, then the palette's mode in ASCII (`RGB`, `RGBA`…), then the palette's bytes",
+        ),
+        (
+            'image with `info["transparency"]`',
+            "as above",
+            "as above",
+            "as above, then `\\|transparency` and the entry's bytes; or `\\|transparency ` and the entry's numbers in decimal, with commas",
+        ),
+    )
+    encoding_rows = (
+        (
+            "image",
+            "`raw`, `zstd`, `rows+zstd`, `bits`",
+            "block; header `mode`, `size` [width, height], `palette` [mode, base64] and `transparency` (number, list, or base64) where there are; body `image.tobytes()`; a row is its length divided by the height",
+        ),
+    )
 
     def matches(self, value: object) -> bool:
         return isinstance(value, Image.Image)

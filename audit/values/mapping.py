@@ -26,6 +26,21 @@ class MappingKind(ValueKind):
     """collections.abc.Mapping and dataclass instances."""
 
     name = "mapping"
+    digest_rows = (
+        (
+            "mapping",
+            "`dict`; `module.Class` for another mapping; `dataclass module.Class`",
+            "number of items",
+            "for each item in order: the key's digest, the value's digest, both as 32 ASCII characters; then attributes (below)",
+        ),
+    )
+    encoding_rows = (
+        (
+            "mapping, sequence",
+            "`children`",
+            "block; header `type` and `children`, a list of [kind, encoding, length]; body the children's data one after the other (a mapping's keys and values in turn); a named tuple also has `class` [module, name] and `fields`; a sequence has `mode`, its `dtype` in the digest; a defaultdict its `factory` where that is a built-in type; `attributes` is the digest of attributes, if there are any",
+        ),
+    )
 
     def matches(self, value: object) -> bool:
         if isinstance(value, Mapping):

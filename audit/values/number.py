@@ -25,6 +25,16 @@ class NumberKind(ValueKind):
 
     name = "number"
     is_first_of_its_types = True
+    digest_rows = (
+        ("number", "`bool`", "empty", "one byte, 0 or 1"),
+        ("number", "`int`", "empty", "lower-case hexadecimal, with a `-` where negative"),
+        ("number", "`float`, `complex`", "empty", "one or two IEEE doubles, little-endian"),
+        ("number", "numpy's name, as for array", "empty", "the scalar's bytes"),
+    )
+    encoding_rows = (
+        ("number", "`bool`, `int`, `float`, `complex`", "as for the digest"),
+        ("number", "`npy`", "an npy file of no dimensions"),
+    )
 
     def matches(self, value: object) -> bool:
         if type(value) in _PYTHON:

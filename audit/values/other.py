@@ -31,6 +31,19 @@ class OtherKind(ValueKind):
     """Any object; None is the one that is safe to decode."""
 
     name = "other"
+    digest_rows = (
+        (
+            "other",
+            "`NoneType` or `module.Class`",
+            "empty",
+            "nothing for None; the pickle (protocol 5), in which each tensor is a persistent id: its own digest. What cannot be pickled, functions, methods and tensors without content have no digest (NULL), nor has what contains them. Of a masked array with a hard mask then `\\|hardmask`",
+        ),
+    )
+    encoding_rows = (
+        ("other", "`null`", "nothing: None"),
+        ("other", "`pickle`", "a pickle, protocol 5; readers must not load it unless the user allows it"),
+        ("other", "`none`", "nothing: the value could not be pickled and is not stored"),
+    )
 
     def matches(self, value: object) -> bool:
         return True

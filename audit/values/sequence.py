@@ -20,6 +20,14 @@ class SequenceKind(ValueKind):
     """list, tuple, namedtuple, set and frozenset."""
 
     name = "sequence"
+    digest_rows = (
+        (
+            "sequence",
+            "`list`, `tuple`, `set`, `frozenset`; `Name(field, field)` for a named tuple; `module.Class` for another subclass",
+            "number of children",
+            "the children's digests as ASCII, in order; those of a set sorted; then attributes (below)",
+        ),
+    )
 
     def matches(self, value: object) -> bool:
         return isinstance(value, (list, tuple, set, frozenset))

@@ -34,6 +34,38 @@ class TensorKind(ValueKind):
 
     name = "tensor"
     is_first_of_its_types = True
+    digest_rows = (
+        (
+            "tensor",
+            "torch's name: `float32`, `bfloat16`…",
+            "the shape",
+            "the elements; conjugation and negation resolved. Of a torchvision tv_tensor then `\\|` and a JSON object, keys sorted, no spaces: `type` (`BoundingBoxes`, `Image`…) and, as far as it has them, `canvas_size` [height, width], `clamping_mode`, `format`. Of another subclass (a Parameter, a class of one's own) then `\\|` and such an object: `type` (`module.Class`), and of a tv_tensor the same three",
+        ),
+        (
+            "tensor in parts",
+            "dtype and layout: `float32 sparse_coo`, `sparse_csr`, `sparse_csc`, `sparse_bsr`, `sparse_bsc`, `quantized`, `nested strided`, `nested jagged`",
+            "the shape; of a nested one the number of its tensors",
+            "the block's header (below) without `children` as JSON, keys sorted, no spaces; then the digests of the parts as ASCII",
+        ),
+    )
+    encoding_rows = (
+        (
+            "tensor",
+            "`raw`, `zstd`, `bytes+zstd`, `rows+zstd`, `unit+rows+zstd`",
+            "block; header `dtype`, `shape`, `tv` (null, or a tv_tensor's `type`, `format`, `canvas_size`, `clamping_mode`), `class` (of another subclass, as in its digest); body the elements in C order; a row is the last dimension",
+        ),
+        (
+            "tensor",
+            "`palette+rows+zstd`",
+            "as above; header also `tables`, the number of entries for each channel (the first dimension, or one table for all); body the tables, float32 little-endian, then the frame",
+        ),
+        ("image, tensor", "`derived`", "block; header as above, with `of`, and `at` or `map`"),
+        (
+            "tensor",
+            "`parts`",
+            "as `children` below; header `layout`, `dtype`, `shape`, and of a sparse_coo one `coalesced`, of a quantized one `scale` [scale, zero point] or `axis`; parts: indices and values; or compressed indices, plain indices, values; or integers (and scales, zero points); or the nested tensors",
+        ),
+    )
 
     def matches(self, value: object) -> bool:
         torch: Any = sys.modules.get("torch")

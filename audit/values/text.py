@@ -31,6 +31,15 @@ class TextKind(ValueKind):
 
     name = "text"
     by_type = True
+    digest_rows = (
+        (
+            "text",
+            "`str`, `bytes`, `bytearray`",
+            "its length (code points, or bytes)",
+            "UTF-8 (lone surrogates as in WTF-8), or the bytes",
+        ),
+    )
+    encoding_rows = (("text", "`raw`, `zstd`", "block; header `type`, `bytes`; body as for the digest"),)
 
     def matches(self, value: object) -> bool:
         return type(value) in (str, bytes, bytearray)

@@ -20,6 +20,24 @@ class TokensKind(ValueKind):
     """list or tuple of str, or of int."""
 
     name = "tokens"
+    digest_rows = (
+        ("tokens", "`list[int64]`, `tuple[int64]`", "the length", "8 bytes each, little-endian, signed"),
+        (
+            "tokens",
+            "`list[int]`, `tuple[int]` (an integer does not fit 64 bits)",
+            "the length",
+            "for each: 8-byte little-endian length, then lower-case hexadecimal with a `-` where negative",
+        ),
+        (
+            "tokens",
+            "`list[str]`, `tuple[str]`",
+            "the length",
+            "for each: 8-byte little-endian length in bytes, then UTF-8",
+        ),
+    )
+    encoding_rows = (
+        ("tokens", "`raw`, `zstd`, `bytes+zstd`", "block; header `type`, `dtype`, `bytes`; body as for the digest"),
+    )
 
     def matches(self, value: object) -> bool:
         if type(value) not in (list, tuple) or not value:
