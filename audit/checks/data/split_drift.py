@@ -33,7 +33,7 @@ class SplitDrift(Check):
 
     description = (
         "Labels, measured targets, pixels, lengths, letters of texts and columns of tables are distributed in every split as in the largest one, and no split has "
-        "a watermark of its own or pictures that are turned."
+        "its own watermark or turned pictures."
     )
     severity = "warning"
     options = settings(
