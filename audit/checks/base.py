@@ -73,6 +73,12 @@ class Check(ABC):
     group: ClassVar[str] = "yours"
     #: One sentence that says what the check finds; `--list` and docs/CHECKS.md show it.
     description: ClassVar[str]
+    #: For docs/CHECKS.md, as Markdown: what the check asks; how it decides; what must be true for that. A check that compares
+    #: or counts what was recorded has a `rule`, one that judges a sample of it a `statistic`. One of your own needs neither.
+    question: ClassVar[str] = ""
+    rule: ClassVar[str] = ""
+    statistic: ClassVar[str] = ""
+    assumes: ClassVar[str] = "–"
     severity: ClassVar[Severity] = "error"
     options: ClassVar[Mapping[str, Option]] = settings()
     needs: ClassVar[tuple[Need, ...]] = ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from audit.checks.base import Check
 from audit.checks.registry import all_checks
 
 _HEAD = """\
@@ -76,36 +79,7 @@ in loops that stop early, or with `run.dataset`, samples that no epoch drew are 
 
 | check | question | statistic | assumes |
 | --- | --- | --- | --- |
-| `augmentation` | Does a random stage act as often as its `p`? | Wilson's 99.99 % interval of the rate, with a margin of 5 % above and 10 % below | visits are independent; a change of the value shows that the stage acted |
-| `class_regressions` | Did one class get worse than in the baseline? | McNemar's exact test of the samples that turned wrong and right, Holm over the classes | the same sources and labels in both runs |
-| `drift` | Are labels, predictions and values distributed as in the baseline? | population stability with chi-square; Kolmogorov–Smirnov; Holm over all comparisons | independent samples; 101 quantiles describe a distribution |
-| `split_drift` | Do the splits of one run differ? | the same, Holm over all comparisons, also of the share of capital letters, digits, other signs and other alphabets in texts; columns of a table by Bonferroni; marks as in `shortcuts`; turned pictures by Fisher's discriminant between the mean of the largest split and the same mean turned, with four standard errors on both sides | independent samples; pictures have a top and a bottom |
-| `columns` | Is a column of a table the label, or constant? | how often the sample with the nearest value, of the other half, has the same label: Wilson's interval with three standard errors corrects 90 % of the errors of guessing; constant is counted, and a note where many other values are the same | rows of at most 1,000 numbers with a fraction |
-| `split_scale` | Are all splits prepared on the same scale? | none: the median over the samples of the factor (spread of the last stage by that of the loaded picture) and of the shift; they differ by a factor of 1.5, or by 0.75 standard deviations | random stages change the values of single samples, and not the median |
-| `overflow` | Did 8-bit levels wrap around? | none: the map from levels before a stage to levels after it falls from above 200 to below 55, and rises elsewhere | the stage maps each level to one level |
-| `blank` | Does a stage empty a part of the pictures? | none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of them before | the stage keeps the size |
-| `displaced` | Does a stage move all pixels? | none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places | the stage changes no level, or only divides by 255 |
-| `truncated` | Is a file cut off? | none: the end marker is missing, and Pillow does not decode it | JPEG, PNG or WebP |
-| `probabilities` | Was softmax applied twice, or over the batch? | none: the outputs of each class add up to 1 in each call of the model; in 99.5 % of the rows the largest is at most e times the smallest, what went into the softmax adds up to 1 with nothing below 0, and many rows are near that limit | a model that is sure of some samples |
-| `accuracy` | Is the accuracy lower than the baseline's? | McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval | most sources are in both runs |
-| `losses` | Are the same samples' losses higher than in the baseline? | Wilcoxon's signed-rank test, with an effect of at least 0.2 | differences are symmetric if nothing changed |
-| `box_fit` | Do target boxes fit the predicted ones only after a change? | the number of targets that only then overlap a sure prediction by half: at least 15 % of all, and four times as many as with the boxes of another picture; of classes, the share that is found as one other, Wilson's interval with three standard errors | a model that finds many of the objects |
-| `mask_fit` | Do target masks agree with the predicted ones only after a change? | the number of masks that only then agree in 60 % of the pixels of objects, with the same limits; of classes, the areas that are predicted as one other, Wilson's interval | the same |
-| `telling_words` | Does one word name a class? | the share of the class that has the word, and of the texts with the word that are of the class, learned on one half and tested on the other; Wilson's intervals | the halves are independent |
-| `odd_scale` | Does a sample have values many times as large as all others? | the largest absolute value of each sample: 20 times the 95 % quantile of its stage, and 8 standard deviations of the logarithms above the median | at most 5 % are odd |
-| `missed_by_size` | Are objects of one size missed more often? | two rates (z test), Holm over the sizes, and a difference of at least 30 % | 30 objects of the size, and 30 others |
-| `outliers` | Is a picture unlike all others? | Mahalanobis distance over 13 measures of a grey thumbnail (levels, detail, texture, palette), and the distance to the fifth neighbour in a recorded embedding; the tail of the distances, described by their 90 % and 98 % quantiles, says how many are expected beyond a distance; notes lie where 1 is expected, and warnings where so many are found in at most 0.5 % of runs by chance (Poisson): one alone lies farther away than each of five | at most 2 % are unlike the rest; the tail falls off exponentially or faster |
-| `missing_classes` | Does a split lack a class? | the probability that none of the class's samples is drawn into the split, times classes and splits; above 1 % it is a note | a random split |
-| `weak_segments` | Is a group of samples predicted worse? | two rates (z test), Holm over 20 quarters | independent samples |
-| `per_class_accuracy` | Is one class much worse than all? | Wilson's 95 % interval of its accuracy, with Bonferroni's correction for the number of classes | independent samples |
-| `calibration` | Does confidence match accuracy? | expected calibration error, less what chance causes in each bin and less two standard errors; the factor that makes the labels likeliest, with a likelihood ratio of at least e¹⁰; each predicted class by the sum of its confidences, Holm over the classes | confidences spread over the bins |
-| `class_order` | Are classes swapped or shifted? | binomial tail of the predictions that fit the other class, or the next one, times the number of pairs of classes | predictions are independent |
-| `alignment` | Is each prediction that of its sample? | the digest of the model's input equals that of the last stage; of a shift by one row, McNemar's exact test of the places where the prediction fits the neighbour's label and its own, Holm over both neighbours | the last stage's output is the model's input |
-| `lost_boxes` | Do random stages keep the objects? | the share of objects that a stage loses or cuts, against 10 %: exact binomial tail below 0.1 % | objects are independent |
-| `shortcuts` | Does a property of the files predict the label? | accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of noise, the share of other pictures below nearly all of one class, and of saturation, tint and, of drawings, how far the centre and the box lie to one side, the share beyond nearly all of it; of single pixels, the same with the value and with its lowest bits, where black and white count for nothing if they are more than a tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, less four standard errors; of bits, whether each class has the bit always or never; of JPEG, by how many standard deviations more the steps at every eighth pixel exceed their neighbours in one class, less four standard errors | the halves are independent; what a class shows does not make all of its pictures noisy, is not at one place with the same sharp edges, and not on a grid of 8 pixels |
-| `label_issues` | Which labels are probably wrong? | a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong label | wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of sample (skipped on samples that the run trained on; a note where audit did not see it) |
-| `probe` | Would the model be right more often if its input were prepared otherwise? | McNemar's exact test on the same samples, Holm over about 20 changes | the recorded samples are typical |
-| `near_duplicates`, `leakage` | Is a picture a copy of another? | the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; the limit follows from the number of pairs just beyond it | changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror, a turn by 90, 180 or 270 degrees |
+{statistics}
 
 A check that has too few samples to decide is skipped, and says how many it needs; where it can judge a part, a note says what it left out.
 
@@ -136,32 +110,7 @@ The other checks need no statistic: they compare or count what was recorded, and
 
 | check | question | rule | assumes |
 | --- | --- | --- | --- |
-| `coverage` | Is every sample recorded once, with each stage and its prediction? | the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least half as many as there are samples, give at most a tenth of the different ones that they could | the sampler visits each sample (see above) |
-| `reproducible` | Can stage outputs be derived again? | 3 visits, spread over the run, are replayed, and digests are compared | the pipeline's code is at hand |
-| `source_unchanged` | Are the files those that were read? | SHA-256 of at most 2,000 files, evenly chosen | the files are at hand |
-| `stable_load` | Does a sample load the same in each epoch, with the same label? | the digests of `load` and the labels of one index are compared | the source did not change |
-| `loader_order` | Does the order of samples change between epochs, and is it not that of the labels or another than in the baseline? | fingerprints of the order of each epoch; labels in the order in which they were drawn | – |
-| `store` | Is the store whole? | size, SHA-256 and rows of each part | – |
-| `stage_coverage` | Did audit see all that was done to a sample? | what the recorder could not observe is listed | – |
-| `code_unchanged`, `model_unchanged` | Are the pipeline's files and the checkpoint those of the run? | their digests are compared | the files are at hand |
-| `unreadable` | Which samples failed? | their rows are listed | – |
-| `hooks` | Did the hook of every layer run in every step? | recorded rows of each layer are counted | layers were recorded |
-| `finite`, `clipped`, `stage_contract` | Are values finite, not all at the end of their range, and as the configuration says? | recorded counts, minimum, maximum and mean before and after a stage, dtype and shape | – |
-| `scale`, `preprocessing` | Is the input on the model's scale? | the range of the stages; mean and std against those of the checkpoint; exchanged if each is within a fifth of what the pictures have of the other | usual normalisations |
-| `channel_order` | Are channels reversed, or axes read wrongly? | digests of the stages are compared with the file's own pixels, with channels reversed and with axes exchanged | the files are at hand; a stage shows the file's pixels |
-| `repeated_draws` | Do workers or epochs draw the same numbers? | visits whose generator had the state of another visit, at least 5 % of all; two states are never equal by chance; torch's state counts for nothing where the visit asked for its worker, because it is then kept without a draw | – |
-| `duplicates`, `conflicting_labels` | Is the same content there twice in a split, or with other labels? | digests of the sources or of `load` are equal; blank pictures and copies in other splits are left to `blank` and `leakage` | – |
-| `class_balance`, `missing_classes` | Is a class rare or absent? | counts; for chance see above | – |
-| `image_quality` | Is a picture dark, bright, blank, blurry, of an odd size, inverted? | recorded mean and deviation, a white border where 80 % of the pictures have a black one, or the reverse, sides against the median, the variance of the Laplacian below 12 and a tenth of the median | photographs; 32 pixels for sharpness |
-| `exif_orientation`, `alpha_dropped` | Was metadata of the picture ignored? | the header says so, and the loaded pixels do not show it | the files are at hand |
-| `target_boxes`, `target_masks` | Are targets possible? | corners, sizes, classes and areas before and after each stage | – |
-| `class_names` | Are two classes one, or is one label two classes? | names without case, spaces, hyphens and underscores are compared; the names that each label has in each split | – |
-| `learning` | Do the weights change? | the logits of the same inputs in the first and the last epoch are compared; not one of them changed | a model without random layers, or in evaluation mode |
-| `head`, `label_range` | Do outputs and classes fit? | the number of outputs against classes and labels; one class that is predicted for 95 % of at least 30 samples | – |
-| `evaluation_mode` | Was a model evaluated in training mode? | the recorded flag of its layers at each call | the split is one for evaluation |
-| `dead_layers`, `exploding_layers` | Does a layer give only zeros, or ever larger values? | recorded statistics of each step | layers were recorded |
-| `dataset_changed`, `pipeline_changed`, `prediction_flips` | What changed against the baseline? | sources, stages and predictions are joined; a comparison of nothing does not pass | the baseline has the same sources |
-| `sql` | Does your own rule hold? | your query | – |
+{rules}
 
 How often a fault is found at 100, 1,000 and 10,000 samples, and how often a finding is false where there is no fault (300 simulations each,
 `python -m bench.power`; 100 for pixels, bits, blocks, turns, columns and logits, 40 for `label_issues`, marks, boxes and masks). False findings are counted at 30 samples too:
@@ -294,6 +243,69 @@ tiny = "my_package.checks:Tiny"
 ```
 """
 
+#: The order of the rows of the two tables of questions. Of checks that share a row, the first declares its words. A check that
+#: is not named here has a row of its own at the end.
+_STATISTICS = (
+    "augmentation",
+    "class_regressions",
+    "drift",
+    "split_drift",
+    "columns",
+    "split_scale",
+    "overflow",
+    "blank",
+    "displaced",
+    "truncated",
+    "probabilities",
+    "accuracy",
+    "losses",
+    "box_fit",
+    "mask_fit",
+    "telling_words",
+    "odd_scale",
+    "missed_by_size",
+    "outliers",
+    "missing_classes",
+    "weak_segments",
+    "per_class_accuracy",
+    "calibration",
+    "class_order",
+    "alignment",
+    "lost_boxes",
+    "shortcuts",
+    "label_issues",
+    "probe",
+    "near_duplicates leakage",
+)
+_RULES = (
+    "coverage",
+    "reproducible",
+    "source_unchanged",
+    "stable_load",
+    "loader_order",
+    "store",
+    "stage_coverage",
+    "code_unchanged model_unchanged",
+    "unreadable",
+    "hooks",
+    "finite clipped stage_contract",
+    "scale preprocessing",
+    "channel_order",
+    "repeated_draws",
+    "duplicates conflicting_labels",
+    "class_balance missing_classes",
+    "image_quality",
+    "exif_orientation alpha_dropped",
+    "target_boxes target_masks",
+    "class_names",
+    "learning",
+    "head label_range",
+    "evaluation_mode",
+    "dead_layers exploding_layers",
+    "dataset_changed pipeline_changed prediction_flips",
+    "sql",
+)
+
 _GROUPS = {
     "integrity": "Integrity: is the record complete and correct?",
     "values": "Values: is each stage's output as intended?",
@@ -306,11 +318,12 @@ _GROUPS = {
 
 def checks_page() -> str:
     """Return the whole page."""
-    lines = [_HEAD]
+    checks = [check for check in all_checks() if check.__module__.startswith("audit.checks.")]  # without plugins
+    statistics = _questions({check.name: check for check in checks if check.statistic}, "statistic", _STATISTICS)
+    rules = _questions({check.name: check for check in checks if check.rule}, "rule", _RULES)
+    lines = [_HEAD.replace("{statistics}", statistics).replace("{rules}", rules)]
     group = None
-    for check in all_checks():
-        if not check.__module__.startswith("audit.checks."):
-            continue  # a check of an installed plugin
+    for check in checks:
         if check.group != group:
             group = check.group
             lines += [f"## {_GROUPS[group]}", ""]
@@ -324,6 +337,17 @@ def checks_page() -> str:
             ]
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _questions(checks: dict[str, type[Check]], method: str, order: Sequence[str]) -> str:
+    """Return the rows of the checks that declare a `statistic`, or a `rule`."""
+    named = {name for row in order for name in row.split()}
+    rows = []
+    for names in (*order, *(name for name in checks if name not in named)):
+        check = checks[names.split()[0]]
+        shown = ", ".join(f"`{name}`" for name in names.split())
+        rows.append(f"| {shown} | {check.question} | {getattr(check, method)} | {check.assumes} |")
+    return "\n".join(rows)
 
 
 def _default_text(default: object) -> str:

@@ -51,7 +51,7 @@ def test_the_page_has_the_question_the_rule_and_the_assumptions_of_every_check(c
     rows = [line.split("|") for line in checks_page().splitlines() if line.startswith("| `")]
     rows = [row for row in rows if f"`{check.name}`" in row[1]]
     assert any(len(row) == 6 and row[2].strip().endswith("?") and row[3].strip() and row[4].strip() for row in rows), (
-        f"add a row for {check.name} (question, statistic, assumptions) to audit/checks/documentation.py"
+        f"declare `question`, `rule` or `statistic`, and `assumes` on the class of {check.name}, then `make docs`"
     )
 
 

@@ -26,6 +26,9 @@ class ClassRegressions(Check):
     """Test each class with McNemar's exact test on the same samples, corrected for the number of classes (Holm)."""
 
     description = "No class has become worse than in the baseline by more than chance explains."
+    question = "Did one class get worse than in the baseline?"
+    statistic = "McNemar's exact test of the samples that turned wrong and right, Holm over the classes"
+    assumes = "the same sources and labels in both runs"
     needs = ("model", "labels", "baseline")
     options = settings(
         significance=Option(0.01, "The probability of any false finding among all classes."),

@@ -33,6 +33,9 @@ class DatasetChanged(Check):
     """Report added, removed and changed sources separately, because a dataset may grow."""
 
     description = "Sources that were added, removed, or have other bytes or another label than in the baseline."
+    question = "What changed against the baseline?"
+    rule = "sources, stages and predictions are joined; a comparison of nothing does not pass"
+    assumes = "the baseline has the same sources"
     severity = "warning"
     needs = ("baseline",)
     options = settings(

@@ -31,6 +31,9 @@ class Drift(Check):
         "Labels, predictions, confidence and stage statistics are distributed as in the baseline "
         "(population stability, Kolmogorov–Smirnov)."
     )
+    question = "Are labels, predictions and values distributed as in the baseline?"
+    statistic = "population stability with chi-square; Kolmogorov–Smirnov; Holm over all comparisons"
+    assumes = "independent samples; 101 quantiles describe a distribution"
     severity = "warning"
     follows = ("pipeline_changed",)
     needs = ("baseline",)

@@ -28,6 +28,9 @@ class Losses(Check):
     """Test the differences of paired losses with Wilcoxon's signed-rank test: few large losses do not decide it."""
 
     description = "The losses of the same samples are not systematically higher than in the baseline run (Wilcoxon)."
+    question = "Are the same samples' losses higher than in the baseline?"
+    statistic = "Wilcoxon's signed-rank test, with an effect of at least 0.2"
+    assumes = "differences are symmetric if nothing changed"
     severity = "warning"
     follows = ("pipeline_changed",)
     needs = ("model", "labels", "baseline")

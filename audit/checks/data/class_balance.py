@@ -13,6 +13,8 @@ class ClassBalance(Check):
     """Compare each class with the largest one, split by split."""
 
     description = "Classes with far fewer samples than the largest one."
+    question = "Is a class rare or absent?"
+    rule = "counts; for chance see above"
     severity = "warning"
     needs = ("labels",)
     options = settings(

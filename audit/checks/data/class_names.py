@@ -17,6 +17,10 @@ class ClassNames(Check):
     """Compare the names of the classes without case, spaces, hyphens and accents, and the names of each label."""
 
     description = "No two classes have names that differ only in case, spaces, hyphens, underscores or the form of accents, and every label number has the same name in all splits."
+    question = "Are two classes one, or is one label two classes?"
+    rule = (
+        "names without case, spaces, hyphens and underscores are compared; the names that each label has in each split"
+    )
     severity = "warning"
 
     def run(self, context: Context) -> Iterable[Finding]:

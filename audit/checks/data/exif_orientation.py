@@ -19,6 +19,9 @@ class ExifOrientation(Check):
     """Decode a file without its orientation: if the result is the recorded stage 0, the orientation was ignored."""
 
     description = "Pictures whose EXIF orientation was ignored, so that the model sees them turned or mirrored."
+    question = "Was metadata of the picture ignored?"
+    rule = "the header says so, and the loaded pixels do not show it"
+    assumes = "the files are at hand"
     severity = "warning"
     needs = ("pictures", "files")
     options = settings(files=Option(2_000, "Open at most this many files, evenly chosen; 0 opens all."))

@@ -46,6 +46,12 @@ class ImageQuality(Check):
     """Check sizes, brightness and modes from recorded statistics, and sharpness from the pictures."""
 
     description = "Pictures that are dark, bright, blurry, of odd size or aspect, nearly empty, grey among coloured, or inverted among drawings."
+    question = "Is a picture dark, bright, blank, blurry, of an odd size, inverted?"
+    rule = (
+        "recorded mean and deviation, a white border where 80 % of the pictures have a black one, or the reverse, "
+        "sides against the median, the variance of the Laplacian below 12 and a tenth of the median"
+    )
+    assumes = "photographs; 32 pixels for sharpness"
     severity = "warning"
     needs = ("pictures",)
     options = settings(

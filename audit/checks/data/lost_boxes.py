@@ -41,6 +41,9 @@ class LostBoxes(Check):
 
     severity = "warning"
     description = "Crops and other joint transforms keep the objects of a picture, and most of each."
+    question = "Do random stages keep the objects?"
+    statistic = "the share of objects that a stage loses or cuts, against 10 %: exact binomial tail below 0.1 %"
+    assumes = "objects are independent"
     options = settings(
         share=Option(0.1, "Report a stage that loses or cuts more than this share of the objects."),
         least=Option(0.25, "Count an object as cut if a crop leaves less than this share of its area."),

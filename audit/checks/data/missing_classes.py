@@ -21,6 +21,12 @@ class MissingClasses(Check):
         "Classes that no usable sample has, in the whole run or in one of its splits; a note where chance alone leaves a "
         "class out of a split."
     )
+    question = "Does a split lack a class?"
+    statistic = (
+        "the probability that none of the class's samples is drawn into the split, times classes and splits; above 1 % "
+        "it is a note"
+    )
+    assumes = "a random split"
     needs = ("labels",)
     options = settings(may_miss=Option([], "Classes that may have no sample."))
 

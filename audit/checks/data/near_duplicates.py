@@ -13,6 +13,15 @@ class NearDuplicates(Check):
     """Compare small grey pictures, aligned with each other. Pictures without detail are skipped."""
 
     description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored, turned."
+    question = "Is a picture a copy of another?"
+    statistic = (
+        "the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; "
+        "the limit follows from the number of pairs just beyond it"
+    )
+    assumes = (
+        "changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror, a turn by 90, "
+        "180 or 270 degrees"
+    )
     severity = "warning"
     needs = ("pictures",)
     options = settings(

@@ -31,6 +31,15 @@ class Outliers(Check):
     description = (
         "Pictures far from all others in levels, detail, texture and palette, or in the embedding of `audit embed`."
     )
+    question = "Is a picture unlike all others?"
+    statistic = (
+        "Mahalanobis distance over 13 measures of a grey thumbnail (levels, detail, texture, palette), and the "
+        "distance to the fifth neighbour in a recorded embedding; the tail of the distances, described by their 90 % "
+        "and 98 % quantiles, says how many are expected beyond a distance; notes lie where 1 is expected, and warnings "
+        "where so many are found in at most 0.5 % of runs by chance (Poisson): one alone lies farther away than each "
+        "of five"
+    )
+    assumes = "at most 2 % are unlike the rest; the tail falls off exponentially or faster"
     severity = "warning"
     needs = ("pictures",)
     options = settings(

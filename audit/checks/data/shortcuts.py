@@ -34,6 +34,21 @@ class Shortcuts(Check):
         "No property of the files predicts their labels: size, format, compression, brightness, colour, sharpness, noise, border, "
         "metadata, name, position of drawings, traces of JPEG, a mark, or one pixel."
     )
+    question = "Does a property of the files predict the label?"
+    statistic = (
+        "accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of "
+        "noise, the share of other pictures below nearly all of one class, and of saturation, tint and, of drawings, "
+        "how far the centre and the box lie to one side, the share beyond nearly all of it; of single pixels, the same "
+        "with the value and with its lowest bits, where black and white count for nothing if they are more than a "
+        "tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, "
+        "less four standard errors; of bits, whether each class has the bit always or never; of JPEG, by how many "
+        "standard deviations more the steps at every eighth pixel exceed their neighbours in one class, less four "
+        "standard errors"
+    )
+    assumes = (
+        "the halves are independent; what a class shows does not make all of its pictures noisy, is not at one place "
+        "with the same sharp edges, and not on a grid of 8 pixels"
+    )
     severity = "warning"
     needs = ("labels", "pictures")
     options = settings(

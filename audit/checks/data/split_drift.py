@@ -35,6 +35,14 @@ class SplitDrift(Check):
         "Labels, measured targets, pixels, lengths, letters of texts and columns of tables are distributed in every split as in the largest one, and no split has "
         "its own watermark or turned pictures."
     )
+    question = "Do the splits of one run differ?"
+    statistic = (
+        "the same, Holm over all comparisons, also of the share of capital letters, digits, other signs and other "
+        "alphabets in texts; columns of a table by Bonferroni; marks as in `shortcuts`; turned pictures by Fisher's "
+        "discriminant between the mean of the largest split and the same mean turned, with four standard errors on "
+        "both sides"
+    )
+    assumes = "independent samples; pictures have a top and a bottom"
     severity = "warning"
     options = settings(
         ks=Option(0.2, "Report statistics whose Kolmogorov–Smirnov distance is at least this."),

@@ -29,6 +29,8 @@ class TargetBoxes(Check):
     description = (
         "Target boxes have a size, lie inside their picture, are x1, y1, x2, y2 in pixels, and are there once."
     )
+    question = "Are targets possible?"
+    rule = "corners, sizes, classes and areas before and after each stage"
     options = settings(
         slack=Option(1.0, "Let a box reach this many pixels over the border."),
         reversed=Option(0.2, "Take this share of boxes that end before they begin for another format."),

@@ -26,6 +26,12 @@ class TellingWords(Check):
     """Name the class of a text by one word that it has, learned on one half of the texts and tried on the other."""
 
     description = "No single word of the texts names nearly all samples of one class and hardly any other."
+    question = "Does one word name a class?"
+    statistic = (
+        "the share of the class that has the word, and of the texts with the word that are of the class, learned on "
+        "one half and tested on the other; Wilson's intervals"
+    )
+    assumes = "the halves are independent"
     severity = "warning"
     needs = ("labels",)
     options = settings(

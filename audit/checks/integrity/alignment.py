@@ -24,6 +24,12 @@ class Alignment(Check):
         "A prediction's input is its sample's last stage; labels, logits and predictions agree and are not "
         "shifted against each other."
     )
+    question = "Is each prediction that of its sample?"
+    statistic = (
+        "the digest of the model's input equals that of the last stage; of a shift by one row, McNemar's exact test of "
+        "the places where the prediction fits the neighbour's label and its own, Holm over both neighbours"
+    )
+    assumes = "the last stage's output is the model's input"
     needs = ("model",)
     options = settings(
         shift_gain=Option(

@@ -14,6 +14,9 @@ class CodeUnchanged(Check):
     """Compare the files with the digests of the executed bytes; run nothing."""
 
     description = "The pipeline's own code files, with the helpers they import, are those that were executed."
+    question = "Are the pipeline's files and the checkpoint those of the run?"
+    rule = "their digests are compared"
+    assumes = "the files are at hand"
     severity = "warning"
     options = settings(gone=Option(False, "Also report files that no longer exist."))
 

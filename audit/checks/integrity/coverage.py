@@ -17,6 +17,12 @@ class Coverage(Check):
         "Every requested index was recorded exactly once, with all stages and one prediction; "
         "samples that a distributed sampler repeated as padding are found."
     )
+    question = "Is every sample recorded once, with each stage and its prediction?"
+    rule = (
+        "the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least "
+        "half as many as there are samples, give at most a tenth of the different ones that they could"
+    )
+    assumes = "the sampler visits each sample (see above)"
     options = settings(
         every_sample=Option(False, "Report every sample that no epoch of your own loop drew, for any sampler.")
     )

@@ -16,6 +16,9 @@ class Hooks(Check):
     """Find hooks that did not run: compilation or data parallelism can drop them silently."""
 
     description = "The hook of every requested layer ran in every recorded step."
+    question = "Did the hook of every layer run in every step?"
+    rule = "recorded rows of each layer are counted"
+    assumes = "layers were recorded"
 
     def run(self, context: Context) -> Iterable[Finding]:
         asked = [str(layer) for layer in context.run.recipe.get("layers") or ()]

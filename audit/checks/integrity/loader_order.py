@@ -38,6 +38,11 @@ class LoaderOrder(Check):
         "A shuffling loader draws another order in each epoch, training is not in the order of the labels, and the dataset "
         "lists its samples in the same order as in the baseline run."
     )
+    question = (
+        "Does the order of samples change between epochs, and is it not that of the labels or another than in the "
+        "baseline?"
+    )
+    rule = "fingerprints of the order of each epoch; labels in the order in which they were drawn"
     # Where the generator of an augmentation starts again, so does the one that shuffles.
     follows = ("augmentation", "repeated_draws")
     severity = "warning"

@@ -16,6 +16,9 @@ class Reproducible(Check):
     """Run the pipeline again on a few visits spread over the run. The only check that needs torch."""
 
     description = "Replaying a few visits from their sources gives exactly the recorded stage outputs."
+    question = "Can stage outputs be derived again?"
+    rule = "3 visits, spread over the run, are replayed, and digests are compared"
+    assumes = "the pipeline's code is at hand"
     imports_torch = True
     options = settings(visits=Option(3, "Replay this many samples, evenly chosen."))
 

@@ -18,6 +18,9 @@ class SourceUnchanged(Check):
     """Read the files again; in large datasets only some of them, with a note."""
 
     description = "The source files still have the bytes that were recorded."
+    question = "Are the files those that were read?"
+    rule = "SHA-256 of at most 2,000 files, evenly chosen"
+    assumes = "the files are at hand"
     needs = ("files",)
     options = settings(files=Option(2_000, "Read at most this many files, evenly chosen; 0 reads all."))
 

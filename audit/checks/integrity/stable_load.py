@@ -12,6 +12,9 @@ class StableLoad(Check):
     """Find samples that a stage changed in place in memory, and labels that move. Random loading is not checked."""
 
     description = "A sample loads to the same value at every visit, unless it draws random numbers, and always has the same label."
+    question = "Does a sample load the same in each epoch, with the same label?"
+    rule = "the digests of `load` and the labels of one index are compared"
+    assumes = "the source did not change"
 
     def run(self, context: Context) -> Iterable[Finding]:
         if context.facts.once:

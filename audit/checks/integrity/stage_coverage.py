@@ -15,6 +15,8 @@ class StageCoverage(Check):
     """A trace that begins with the finished tensor explains nothing."""
 
     description = "Every change of a value between its source and the model was seen as a stage."
+    question = "Did audit see all that was done to a sample?"
+    rule = "what the recorder could not observe is listed"
 
     def run(self, context: Context) -> Iterable[Finding]:
         if context.run.unrecorded is None:

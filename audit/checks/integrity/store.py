@@ -13,6 +13,8 @@ class StoreIntegrity(Check):
     """Compare each part with its digest, because DuckDB does not detect a changed byte."""
 
     description = "Every part of the run has the digest, size and row count that its manifest says."
+    question = "Is the store whole?"
+    rule = "size, SHA-256 and rows of each part"
 
     def run(self, context: Context) -> Iterable[Finding]:
         for damage in verify(context.reader, context.run.run_id):

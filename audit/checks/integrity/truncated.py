@@ -25,6 +25,9 @@ class Truncated(Check):
     """Look for the marker at the end of JPEG, PNG and WebP files; decode those without one to see whether pixels are missing."""
 
     description = "Picture files that were cut off and loaded all the same: the rest of the picture is grey or black."
+    question = "Is a file cut off?"
+    statistic = "none: the end marker is missing, and Pillow does not decode it"
+    assumes = "JPEG, PNG or WebP"
     needs = ("pictures", "files")
     options = settings(
         files=Option(10_000, "Look at the end of at most this many files, evenly chosen; 0 looks at all.")

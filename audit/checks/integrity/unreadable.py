@@ -15,6 +15,8 @@ class Unreadable(Check):
     """Report each failed sample with the stage where it failed."""
 
     description = "Samples that could not be read or transformed, with the stage and the error."
+    question = "Which samples failed?"
+    rule = "their rows are listed"
     options = settings(max_failed=Option(0, "How many samples may fail."))
 
     def run(self, context: Context) -> Iterable[Finding]:

@@ -16,6 +16,9 @@ class Accuracy(Check):
     """Compare the accuracy with the minimum, the baseline and always guessing the commonest class."""
 
     description = "The accuracy is not below `min`, not far below the baseline's, and above always guessing one class."
+    question = "Is the accuracy lower than the baseline's?"
+    statistic = "McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval"
+    assumes = "most sources are in both runs"
     needs = ("model", "labels")
     options = settings(
         min=Option(None, "The accuracy must not be below this.", kind=float),

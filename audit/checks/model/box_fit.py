@@ -33,6 +33,13 @@ class BoxFit(Check):
         "Target boxes fit the predicted ones as they are: not only mirrored, moved, scaled, in another format, of other classes or of another "
         "picture; and none are missing."
     )
+    question = "Do target boxes fit the predicted ones only after a change?"
+    statistic = (
+        "the number of targets that only then overlap a sure prediction by half: at least 15 % of all, and four times "
+        "as many as with the boxes of another picture; of classes, the share that is found as one other, Wilson's "
+        "interval with three standard errors"
+    )
+    assumes = "a model that finds many of the objects"
     needs = ("model",)
     options = settings(
         gained=Option(0.15, "Report a change that makes at least this share of the targets fit that did not."),

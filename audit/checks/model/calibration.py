@@ -43,6 +43,13 @@ class Calibration(Check):
     """Compute the expected calibration error over equal bins, less the error that chance alone causes."""
 
     description = "Of predictions with 90 % confidence, 90 % should be right: the expected calibration error is small."
+    question = "Does confidence match accuracy?"
+    statistic = (
+        "expected calibration error, less what chance causes in each bin and less two standard errors; the factor that "
+        "makes the labels likeliest, with a likelihood ratio of at least e¹⁰; each predicted class by the sum of its "
+        "confidences, Holm over the classes"
+    )
+    assumes = "confidences spread over the bins"
     severity = "warning"
     # Where one class is never right, what is predicted instead of it is too sure.
     follows = (*CAUSES_OF_ERRORS, "per_class_accuracy")

@@ -29,6 +29,12 @@ class ClassOrder(Check):
     description = (
         "Class names that are numbers in text order, or a permutation of classes that raises accuracy sharply."
     )
+    question = "Are classes swapped or shifted?"
+    statistic = (
+        "binomial tail of the predictions that fit the other class, or the next one, times the number of pairs of "
+        "classes"
+    )
+    assumes = "predictions are independent"
     needs = ("model", "labels")
     # An input that is inverted or scaled otherwise turns classes into each other; a probe shows which it is.
     follows = ("probe",)

@@ -13,6 +13,9 @@ class DeadLayers(Check):
     """Check all recorded steps together: a layer that is zero in one step is not dead."""
 
     description = "Layers whose outputs are zero or constant in every recorded step, or whose gradients are all zero."
+    question = "Does a layer give only zeros, or ever larger values?"
+    rule = "recorded statistics of each step"
+    assumes = "layers were recorded"
     needs = ("activations",)
     options = settings(
         zero_fraction=Option(0.999, "A layer is dead if at least this share of its values is zero in every step."),

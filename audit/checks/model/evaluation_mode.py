@@ -30,6 +30,9 @@ class EvaluationMode(Check):
         "The model, with all its layers, was in evaluation mode where an evaluation split was predicted, or where "
         "nothing was trained."
     )
+    question = "Was a model evaluated in training mode?"
+    rule = "the recorded flag of its layers at each call"
+    assumes = "the split is one for evaluation"
     needs = ("model",)
 
     def run(self, context: Context) -> Iterable[Finding]:

@@ -17,6 +17,10 @@ class Head(Check):
     """Count the recorded outputs; do not read the checkpoint."""
 
     description = "The model has one output for each class, and does not predict one class for nearly everything."
+    question = "Do outputs and classes fit?"
+    rule = (
+        "the number of outputs against classes and labels; one class that is predicted for 95 % of at least 30 samples"
+    )
     needs = ("model",)
     options = settings(
         share=Option(0.95, "Report a class that is predicted for at least this share of the samples."),

@@ -37,6 +37,16 @@ class LabelIssues(Check):
     """Report doubtful labels as warnings, because a confidently wrong model looks the same as a wrong label."""
 
     description = "Labels that are probably wrong, by the recorded probabilities; the most probable first."
+    question = "Which labels are probably wrong?"
+    statistic = (
+        "a mixture of labels that follow the probabilities, at several temperatures, and labels of any class; the "
+        "likeliest shares give each label's probability of being wrong; likelihood ratio of at least e³ for any wrong "
+        "label"
+    )
+    assumes = (
+        "wrong labels have any class; the model predicts at least 80 % of the right labels; probabilities out of "
+        "sample (skipped on samples that the run trained on; a note where audit did not see it)"
+    )
     severity = "warning"
     # A label that the baseline's model predicted is not doubtful because this one is worse.
     follows = (*CAUSES_OF_ERRORS, "prediction_flips", "class_regressions")

@@ -13,6 +13,9 @@ class Learning(Check):
     """Compare what the model gave for the same input in its first and in its last epoch."""
 
     description = "A model that is trained gives other outputs for the same input in a later epoch: its weights change."
+    question = "Do the weights change?"
+    rule = "the logits of the same inputs in the first and the last epoch are compared; not one of them changed"
+    assumes = "a model without random layers, or in evaluation mode"
     needs = ("model",)
     options = settings(samples=Option(20, "Judge only if at least this many inputs were predicted in two epochs."))
 

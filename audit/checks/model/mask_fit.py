@@ -45,6 +45,12 @@ class MaskFit(Check):
         "Target masks agree with the predicted ones as they are: not only mirrored, moved, of other classes or of another picture; they were "
         "not interpolated, and none are missing."
     )
+    question = "Do target masks agree with the predicted ones only after a change?"
+    statistic = (
+        "the number of masks that only then agree in 60 % of the pixels of objects, with the same limits; of classes, "
+        "the areas that are predicted as one other, Wilson's interval"
+    )
+    assumes = "the same"
     needs = ("model",)
     options = settings(
         gained=Option(0.15, "Report a change that makes at least this share of the masks agree that did not."),

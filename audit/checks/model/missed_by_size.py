@@ -22,6 +22,9 @@ class MissedBySize(Check):
 
     severity = "warning"
     description = "A detector does not miss objects of one size far more often than the others."
+    question = "Are objects of one size missed more often?"
+    statistic = "two rates (z test), Holm over the sizes, and a difference of at least 30 %"
+    assumes = "30 objects of the size, and 30 others"
     needs = ("model",)
     options = settings(
         difference=Option(0.3, "Report a size of which this share more is missed than of the others."),

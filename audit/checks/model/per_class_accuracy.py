@@ -16,6 +16,9 @@ class PerClassAccuracy(Check):
     """Report a class if even the upper end of its 95 % confidence interval is too low."""
 
     description = "Classes whose accuracy is below `min`, or far below the accuracy of all."
+    question = "Is one class much worse than all?"
+    statistic = "Wilson's 95 % interval of its accuracy, with Bonferroni's correction for the number of classes"
+    assumes = "independent samples"
     severity = "warning"
     follows = (*CAUSES_OF_ERRORS, "class_regressions")
     needs = ("model", "labels")

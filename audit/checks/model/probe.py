@@ -46,6 +46,9 @@ class ProbeCheck(Check):
         "With --probe: no other channel order, normalisation, aspect, orientation, mode or class order makes the "
         "model right far more often, and the same input gives the same prediction."
     )
+    question = "Would the model be right more often if its input were prepared otherwise?"
+    statistic = "McNemar's exact test on the same samples, Holm over about 20 changes"
+    assumes = "the recorded samples are typical"
     needs = ("model", "labels")
     options = settings(
         samples=Option(256, "Predict this many samples again, evenly chosen."),

@@ -39,6 +39,9 @@ class WeakSegments(Check):
     description = (
         "No quarter of the samples by brightness, contrast, width, aspect or file size is predicted much worse."
     )
+    question = "Is a group of samples predicted worse?"
+    statistic = "two rates (z test), Holm over 20 quarters"
+    assumes = "independent samples"
     severity = "warning"
     follows = CAUSES_OF_ERRORS
     needs = ("model", "labels", "pictures")

@@ -22,6 +22,9 @@ class Augmentation(Check):
     """Check each random stage over all visits; too few visits to exclude chance are not checked."""
 
     description = "Random stages act as often as configured, draw new values in each worker and epoch, are off in evaluation, and no sample is kept after one."
+    question = "Does a random stage act as often as its `p`?"
+    statistic = "Wilson's 99.99 % interval of the rate, with a margin of 5 % above and 10 % below"
+    assumes = "visits are independent; a change of the value shows that the stage acted"
     options = settings(
         visits=Option(20, "Check only if there are at least this many visits."),
         repeated=Option(

@@ -21,6 +21,12 @@ class Blank(Check):
     """Report constant outputs with the first stage where they are constant."""
 
     description = "Pictures and tensors whose values are all equal, texts that are empty, and channels, rows or columns that are so in every sample; the stage that made them so is reported."
+    question = "Does a stage empty a part of the pictures?"
+    statistic = (
+        "none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of "
+        "them before"
+    )
+    assumes = "the stage keeps the size"
     options = settings(
         elements=Option(16, "Check only outputs with at least this many values."),
         samples=Option(32, "Compare the channels of at most this many samples, evenly chosen."),

@@ -26,6 +26,11 @@ class ChannelOrder(Check):
     """Decode a few files and compare the digests of both orders with those of the recorded stages; run nothing."""
 
     description = "The last stage that still shows the file's own pixels has them as red, green, blue, not reversed, and each in its place."
+    question = "Are channels reversed, or axes read wrongly?"
+    rule = (
+        "digests of the stages are compared with the file's own pixels, with channels reversed and with axes exchanged"
+    )
+    assumes = "the files are at hand; a stage shows the file's pixels"
     severity = "warning"
     needs = ("files",)
     options = settings(

@@ -33,6 +33,11 @@ class Displaced(Check):
         "A stage moves the pixels of every picture in the same way: it rolls them over the border or shuffles them, turns or "
         "mirrors them (notes)."
     )
+    question = "Does a stage move all pixels?"
+    statistic = (
+        "none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places"
+    )
+    assumes = "the stage changes no level, or only divides by 255"
     severity = "warning"
     options = settings(samples=Option(32, "Compare the pixels of at most this many samples, evenly chosen."))
 

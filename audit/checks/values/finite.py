@@ -13,6 +13,8 @@ class Finite(Check):
     """Report the first stage at which a sample is not finite."""
 
     description = "No stage output, output of the model or loss is NaN or infinite; the first stage where one appears is reported."
+    question = "Are values finite, not all at the end of their range, and as the configuration says?"
+    rule = "recorded counts, minimum, maximum and mean before and after a stage, dtype and shape"
 
     def run(self, context: Context) -> Iterable[Finding]:
         if any(row["nonfinite"] for row in context.profile):

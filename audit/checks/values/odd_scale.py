@@ -18,6 +18,12 @@ class OddScale(Check):
     """Compare the largest absolute value of each float tensor or array with the median and the 95 % quantile of its stage."""
 
     description = "No sample has values many times as large as nearly all others at the same stage, as one that was not scaled has."
+    question = "Does a sample have values many times as large as all others?"
+    statistic = (
+        "the largest absolute value of each sample: 20 times the 95 % quantile of its stage, and 8 standard deviations "
+        "of the logarithms above the median"
+    )
+    assumes = "at most 5 % are odd"
     severity = "warning"
     options = settings(
         times=Option(20.0, "Report values that exceed the 95 % quantile this many times."),

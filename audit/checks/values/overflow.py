@@ -27,6 +27,12 @@ class Overflow(Check):
     """Compare a stage's 8-bit input and output, level by level, where both are stored."""
 
     description = "8-bit levels wrapped around: a stage, or loading, made bright pixels dark or dark ones bright."
+    question = "Did 8-bit levels wrap around?"
+    statistic = (
+        "none: the map from levels before a stage to levels after it falls from above 200 to below 55, and rises "
+        "elsewhere"
+    )
+    assumes = "the stage maps each level to one level"
     options = settings(samples=Option(32, "Compare the pixels of at most this many samples, evenly chosen."))
 
     def run(self, context: Context) -> Iterable[Finding]:

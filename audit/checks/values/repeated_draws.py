@@ -13,6 +13,12 @@ class RepeatedDraws(Check):
     """Compare the generator states that visits drew from: two states are never equal by chance."""
 
     description = "No two visits drew from the same state of a random generator, in any worker or epoch."
+    question = "Do workers or epochs draw the same numbers?"
+    rule = (
+        "visits whose generator had the state of another visit, at least 5 % of all; two states are never equal by "
+        "chance; torch's state counts for nothing where the visit asked for its worker, because it is then kept "
+        "without a draw"
+    )
     follows = ("augmentation",)
     options = settings(
         share=Option(

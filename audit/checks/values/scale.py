@@ -22,6 +22,12 @@ class Scale(Check):
     """Check the value range of stage outputs, and of the input of a normalising stage."""
 
     description = "The model's input has the scale it was trained on: not 0–255 instead of 0–1, and normalised once."
+    question = "Is the input on the model's scale?"
+    rule = (
+        "the range of the stages; mean and std against those of the checkpoint; exchanged if each is within a fifth of "
+        "what the pictures have of the other"
+    )
+    assumes = "usual normalisations"
     needs = ("pictures",)
     options = settings(
         largest_input=Option(50.0, "A float input whose typical maximum is above this was not scaled."),

@@ -17,6 +17,12 @@ class SplitScale(Check):
     """Compare how the pipelines of the splits change the values of a sample: by which factor, and by how much."""
 
     description = "The pipelines of all splits bring pictures to the same scale: values are multiplied by the same factor and shifted by as much."
+    question = "Are all splits prepared on the same scale?"
+    statistic = (
+        "none: the median over the samples of the factor (spread of the last stage by that of the loaded picture) and "
+        "of the shift; they differ by a factor of 1.5, or by 0.75 standard deviations"
+    )
+    assumes = "random stages change the values of single samples, and not the median"
     severity = "warning"
     options = settings(
         factor=Option(1.5, "Report a split whose values are multiplied by a factor that differs by at least this."),

@@ -15,6 +15,8 @@ class Sql(Check):
     """Use the columns index, source, stage, value and message for the finding; show the others as text."""
 
     description = "Your own query, which must return no rows, or one value between min and max. It sees only this run."
+    question = "Does your own rule hold?"
+    rule = "your query"
     default = False
     options = settings(
         query=Option("", "The query; it is read-only."),
