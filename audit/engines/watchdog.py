@@ -59,7 +59,9 @@ class Watchdog:
         self._workers = workers
         self._ended = threading.Event()
         self._waiting_since: float | None = None
+        #: When the sample was begun that was interrupted last, and when that was.
         self._reported_begun: float | None = None
+        self._interrupted_at = 0.0
         #: What was killed, and why.
         self.stall: Stall | None = None
         self._thread = threading.Thread(target=self._watch, name="audit-watchdog", daemon=True)
@@ -130,14 +132,18 @@ class Watchdog:
 
     def _interrupt(self, sample: CurrentSample) -> None:
         """Interrupt a sample that is made in this process, without workers. C code may not react to the signal."""
+        now = time.monotonic()
         if self._reported_begun == sample.begun:
             self._options.tell(f"waiting for sample {sample.index}, stage {sample.stage}, {sample.seconds:.0f} s")
-            return
-        self._reported_begun = sample.begun
-        self._options.note(
-            f"Sample {sample.index} has taken {sample.seconds:.0f} s in stage {sample.stage}. Without workers it can be "
-            "stopped only when its code returns to Python; with --workers 1 audit would end its process."
-        )
+            if now - self._interrupted_at < self._options.limit:
+                return
+        else:
+            self._options.note(
+                f"Sample {sample.index} has taken {sample.seconds:.0f} s in stage {sample.stage}. Without workers it can be "
+                "stopped only when its code returns to Python; with --workers 1 audit would end its process."
+            )
+        # Again after the same time: whatever runs when the signal comes may catch the exception, and go on.
+        self._reported_begun, self._interrupted_at = sample.begun, now
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
 

@@ -34,6 +34,13 @@ mode = "keep"
 transform = [slow]
 """
 
+CATCHES = """
+        try:
+            time.sleep(10_000)
+        except TimeoutError:
+            time.sleep(10_000)
+"""
+
 
 def hanging_pipeline(images: Path, action: str) -> Path:
     """A pipeline that does something bad at the eighth picture."""
@@ -139,6 +146,17 @@ def test_without_workers_the_sample_is_interrupted(pictures: Callable[..., Path]
     assert rows[0]["failed_stage"] == "slow"
     assert rows[0]["error"].startswith("TimeoutError: the sample took longer than --stall-timeout allows")
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_sample_that_catches_the_interruption_is_interrupted_again(
+    pictures: Callable[..., Path], tmp_path: Path
+) -> None:
+    images = pictures(count=12)
+    pipeline = hanging_pipeline(images, CATCHES)
+    recorded = audit.run(images, pipeline=pipeline, store=tmp_path / "lineage", workers=0, stall_timeout=1)
+    assert (recorded.status, recorded.samples, recorded.failed) == ("complete", 12, 1)
+    assert failures(tmp_path / "lineage")[0]["failed_stage"] == "slow"
+    assert len([text for text in recorded.warnings if "Without workers it can be stopped" in text]) == 1
 
 
 def test_a_slow_sample_within_the_limit_is_a_sample_like_any_other(
