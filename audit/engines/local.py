@@ -5,6 +5,7 @@ A sample that kills its worker is a failed row like any other (see resilient_loa
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -83,15 +84,16 @@ class LocalRun(RunExecutor):
         decision = self._decide()
         self.level = CaptureLevel(decision.level)
         self.writer.run.capture = str(decision)
-        batches = self._loader(self.level).batches(self.indices, self.request.batch_size)
-        first = next(batches, None)
-        # The workers are forked by now: if a thread holds a lock during a fork, the child can never take that lock.
-        self.background = BackgroundWriter(self.writer)
-        with torch.inference_mode():
-            if first is not None:
-                self._take(first)
-            for fetched in batches:
-                self._take(fetched)
+        # Closed at once, also if a batch cannot be taken: until then the signal handlers of this loop stay.
+        with closing(self._loader(self.level).batches(self.indices, self.request.batch_size)) as batches:
+            first = next(batches, None)
+            # The workers are forked by now: if a thread holds a lock during a fork, the child can never take that lock.
+            self.background = BackgroundWriter(self.writer)
+            with torch.inference_mode():
+                if first is not None:
+                    self._take(first)
+                for fetched in batches:
+                    self._take(fetched)
 
     def _submit_stages(self) -> None:
         """Write the rows of `stages`, also if there was no batch."""

@@ -79,8 +79,8 @@ class ResilientLoader:
         chosen = min(os.cpu_count() or 1, _MOST_WORKERS) if self._workers is None else self._workers
         return min(chosen, batches)  # further workers would have nothing to do
 
-    def batches(self, keys: Keys, size: int) -> Iterator[Any]:
-        """Yield every batch in order, through the deaths of workers."""
+    def batches(self, keys: Keys, size: int) -> Generator[Any, None, None]:
+        """Yield every batch in order, through the deaths of workers. To be closed: it holds workers and signal handlers."""
         stuck = 0
         while len(keys):
             received = 0

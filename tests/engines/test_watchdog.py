@@ -159,6 +159,34 @@ def test_a_sample_that_catches_the_interruption_is_interrupted_again(
     assert len([text for text in recorded.warnings if "Without workers it can be stopped" in text]) == 1
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.workers)])
+def test_a_run_that_is_broken_off_leaves_no_signal_handler(
+    pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path, workers: int
+) -> None:
+    """Not even while the error is kept, which keeps the frames of the run."""
+    pipeline = write_pipeline("transform = [transforms.ToTensor()]\n")
+    kinds = (signal.SIGALRM, signal.SIGCHLD)
+    iter(DataLoader(list(range(4)), num_workers=1))  # type: ignore[arg-type]  # torch sets a handler once in each process
+    before = [signal.getsignal(kind) for kind in kinds]
+
+    def stop(progress: Progress) -> None:
+        if progress.doing == "recording" and progress.done:
+            raise LookupError("stop")
+
+    with pytest.raises(LookupError) as kept:
+        audit.run(
+            pictures(count=12),
+            pipeline=pipeline,
+            store=tmp_path / "lineage",
+            workers=workers,
+            batch_size=4,
+            stall_timeout=30,
+            progress=stop,
+        )
+    assert [signal.getsignal(kind) for kind in kinds] == before
+    assert kept.value.__traceback__ is not None
+
+
 def test_a_slow_sample_within_the_limit_is_a_sample_like_any_other(
     pictures: Callable[..., Path], write_pipeline: Callable[..., Path], tmp_path: Path
 ) -> None:

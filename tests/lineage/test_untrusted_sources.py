@@ -43,10 +43,11 @@ def contacts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     global _contacts
     _contacts = []
     monkeypatch.setattr(contact, "_allowed", set())
-    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
     signal.alarm(300)
     yield _contacts
     signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
     _contacts = None
 
 

@@ -25,10 +25,11 @@ from bench.campaign.stores import visits, write_run
 @pytest.fixture(autouse=True)
 def deadline() -> Iterator[None]:
     """A read that waits for a pipe is a failure, not a hang."""
-    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
     signal.alarm(300)
     yield
     signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ recorded predictions. Where any of this fails the cause stays undetermined.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from audit.class_names import identify_class
@@ -161,8 +162,9 @@ class _Inputs:
                 for key, fact in facts.items()
             }
             tasks = [Task(*key, states.get(key, {}), place) for key, place in places.items() if place is not None]
-            for visit in replay_all(self._pipeline, tasks, workers=0):
-                key = (visit.task.epoch, visit.task.index, visit.task.visit)
-                if visit.digests == {self._paths[stage]: digest for stage, digest in facts[key]["stages"].items()}:
-                    made[key] = visit.final
+            with closing(replay_all(self._pipeline, tasks, workers=0)) as visits:
+                for visit in visits:
+                    key = (visit.task.epoch, visit.task.index, visit.task.visit)
+                    if visit.digests == {self._paths[stage]: digest for stage, digest in facts[key]["stages"].items()}:
+                        made[key] = visit.final
         return [made.get(key) for key in keys]

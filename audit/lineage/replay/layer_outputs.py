@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -64,16 +65,17 @@ def _batches(
             for key, fact in facts.items()
             if (place := pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))) is not None
         ]
-        for outcome in replay_all(pipeline, tasks, workers=0):
-            done += 1
-            if progress is not None:
-                progress(Progress(done, len(keys), doing="embedding"))
-            if outcome.final is not None:
-                task = outcome.task
-                waiting.append(((task.epoch, task.index, task.visit), outcome.final))
-            if len(waiting) == _BATCH:
-                yield [key for key, _ in waiting], [value for _, value in waiting]
-                waiting = []
+        with closing(replay_all(pipeline, tasks, workers=0)) as outcomes:
+            for outcome in outcomes:
+                done += 1
+                if progress is not None:
+                    progress(Progress(done, len(keys), doing="embedding"))
+                if outcome.final is not None:
+                    task = outcome.task
+                    waiting.append(((task.epoch, task.index, task.visit), outcome.final))
+                if len(waiting) == _BATCH:
+                    yield [key for key, _ in waiting], [value for _, value in waiting]
+                    waiting = []
     if waiting:
         yield [key for key, _ in waiting], [value for _, value in waiting]
 

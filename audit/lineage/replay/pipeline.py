@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -311,8 +312,8 @@ def _notes_items(run: Run) -> bool:
 
 def replay_all(
     what: ReplayPipeline, tasks: Sequence[Task], *, workers: int | None, batch_size: int = 32
-) -> Iterator[ReplayedVisit]:
-    """Yield every task's outcome, over worker processes; one that kills its worker is an outcome too."""
+) -> Generator[ReplayedVisit, None, None]:
+    """Yield every task's outcome, over worker processes; one that kills its worker is an outcome too. To be closed."""
     together = [task for task in tasks if not task.alone]
     if workers is None and len(together) <= _FEW:
         workers = 0
@@ -320,8 +321,9 @@ def replay_all(
     loader = ResilientLoader(what, lost=what.outcome_of_lost_visit, workers=workers, watch=watch)
     before = [source.take() for source in global_sources()]
     try:
-        for outcomes in loader.batches(together, batch_size):
-            yield from outcomes
+        with closing(loader.batches(together, batch_size)) as batches:
+            for outcomes in batches:
+                yield from outcomes
         for task in tasks:
             if task.alone:
                 yield from loader.make_alone(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,11 +85,12 @@ class Replayer:
         done = 0
         for facts in self.visits.chunks(keys):
             self.logits = self.visits.logits(list(facts)) if self.model is not None else {}
-            for outcome in replay_all(self.pipeline, self._tasks(facts), workers=wanted.workers):
-                self._compare(outcome, facts[_key(outcome.task)])
-                done += 1
-                if wanted.progress is not None:
-                    wanted.progress(Progress(done, len(keys), doing="replaying"))
+            with closing(replay_all(self.pipeline, self._tasks(facts), workers=wanted.workers)) as outcomes:
+                for outcome in outcomes:
+                    self._compare(outcome, facts[_key(outcome.task)])
+                    done += 1
+                    if wanted.progress is not None:
+                        wanted.progress(Progress(done, len(keys), doing="replaying"))
             self._compare_logits()
 
     def _tasks(self, facts: dict[Key, RecordedVisit]) -> list[Task]:
