@@ -6,8 +6,9 @@ A stored or a user's picture must not start another program, as Pillow does for 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from io import BytesIO
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,13 +30,12 @@ def picture_formats() -> tuple[str, ...]:
 
 def open_picture(file: bytes | IO[bytes]) -> Image.Image:
     """Return a picture that is decoded when it is used, in a format that can be read without another program."""
-    picture: Image.Image = _pillow().open(BytesIO(file) if isinstance(file, bytes) else file, formats=picture_formats())
-    return picture
+    return _opener()(BytesIO(file) if isinstance(file, bytes) else file)
 
 
 @functools.cache
-def _pillow() -> Any:
-    """Return Pillow's module; an import statement for each picture takes several times as long."""
+def _opener() -> Callable[[IO[bytes]], Image.Image]:
+    """Return what opens a picture; an import statement for each picture takes several times as long."""
     from PIL import Image
 
-    return Image
+    return lambda file: Image.open(file, formats=picture_formats())
