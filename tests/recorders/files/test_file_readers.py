@@ -226,19 +226,24 @@ def new_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     sys.modules.pop("this_module_is_new", None)
 
 
+def record_under_profile(store: Path, profile: Callable[[FrameType, str, Any], None]) -> None:
+    """Record all items of `Importing` as one batch while another tool's profile function is active."""
+    with audit.record(store, strict=True) as run:
+        batches = run.loader(DataLoader(Importing(), batch_size=12))
+        sys.setprofile(profile)
+        try:
+            list(batches)
+        finally:
+            sys.setprofile(None)
+
+
 def test_readers_are_not_looked_for_at_each_import_statement(tmp_path: Path, new_module: None) -> None:
     calls: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         calls[frame.f_code.co_name] += event == "call"
 
-    with audit.record(tmp_path / "lineage", strict=True) as run:
-        batches = run.loader(DataLoader(Importing(), batch_size=12))
-        sys.setprofile(note)
-        try:
-            list(batches)
-        finally:
-            sys.setprofile(None)
+    record_under_profile(tmp_path / "lineage", note)
     assert calls["_import"] >= 12
     one_search = len(file_readers._READERS) + len(file_readers._METHODS)
     assert calls["_loaded_module"] <= 4 * one_search
@@ -262,11 +267,5 @@ def test_the_profiler_of_another_tool_sees_imports(tmp_path: Path, new_module: N
     def note(frame: FrameType, event: str, argument: Any) -> None:
         names.add(frame.f_code.co_filename)
 
-    with audit.record(tmp_path / "lineage", strict=True) as run:
-        batches = run.loader(DataLoader(Importing(), batch_size=6))
-        sys.setprofile(note)
-        try:
-            list(batches)
-        finally:
-            sys.setprofile(None)
+    record_under_profile(tmp_path / "lineage", note)
     assert str(tmp_path / "this_module_is_new.py") in names
