@@ -22,6 +22,7 @@ from audit.checks.model.calibration import best_temperature
 from audit.checks.model.label_issues import _count_listed
 from audit.checks.shared import distance
 from audit.checks.shared.added_marks import find_mark
+from audit.checks.shared.drawing_position import measure_moves
 from audit.checks.shared.jpeg_blocks import block_contrast, find_blocky
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class
 from audit.checks.shared.label_noise import fit_noise
@@ -44,6 +45,7 @@ _FEWER = {
     "shortcuts_bit": 100,
     "columns": 100,
     "shortcuts_blocks": 100,
+    "shortcuts_position": 100,
     "split_drift_turned": 100,
     "box_fit": 40,
     "mask_fit": 40,
@@ -198,6 +200,22 @@ def shortcuts_saturation(rng: np.random.Generator, n: int, fault: bool) -> bool:
     labels = np.arange(n) % CLASSES
     values = 5 + rng.exponential(20 + labels)
     return raised_class((-np.where(fault & (labels == 3), values / 3, values)).tolist(), labels, 0.5) is not None
+
+
+def shortcuts_position(rng: np.random.Generator, n: int, fault: bool) -> bool:
+    """The drawings of one of 10 classes, of which each lies a pixel off its place (standard deviation), lie 3 pixels of 32 lower; at most 2,000 are simulated."""
+    size = min(n, 2_000)
+    labels = np.arange(size) % CLASSES
+    lower, place = np.where(fault & (labels == 3), 3, 0), np.rint(rng.normal(0, 1, (size, 2))).astype(int)
+    pictures = np.zeros((size, 32, 32), np.uint8)
+    # Each class has its height and width; each drawing has two thirds of what its box could have, at random.
+    for picture, label, (down, across) in zip(
+        pictures, labels, place + np.stack([lower, 0 * lower], axis=1), strict=True
+    ):
+        high, wide = 10 + label % 5, 8 + label // 5 * 4
+        top, left = 16 - high // 2 + down, 16 - wide // 2 + across
+        picture[top : top + high, left : left + wide] = np.where(rng.random((high, wide)) < 0.67, 255, 0)
+    return any(raised_class(moves.tolist(), labels, 0.9) is not None for moves in measure_moves(pictures).values())
 
 
 def outliers(rng: np.random.Generator, n: int, fault: bool) -> bool:
@@ -368,6 +386,7 @@ TRIALS: dict[str, Trial] = {
             shortcuts_bit,
             shortcuts_blocks,
             shortcuts_saturation,
+            shortcuts_position,
             split_drift_turned,
             columns,
             telling_words,
