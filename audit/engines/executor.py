@@ -216,7 +216,7 @@ class RunExecutor(ABC):
         self._note_meaning(counts)
         if self.outputs is None and counts.outputs is not None:
             self._compare_outputs(counts.outputs)
-        spent = self.budget.spent(counts.payload_bytes)
+        spent = self.budget.spend(counts.payload_bytes)
         self.request.report_progress("recording", self.done, self.total, self.failed)
         if counts.failed and self.request.strict:
             raise RecordingError(

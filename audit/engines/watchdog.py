@@ -91,7 +91,7 @@ class Watchdog:
 
     def _look(self) -> None:
         mine = {worker.pid for worker in self._workers} if self._workers else {os.getpid()}
-        busy = [sample for sample in self._options.activity.current() if sample.process in mine]
+        busy = [sample for sample in self._options.activity.current_samples() if sample.process in mine]
         longest = busy[0] if busy else None
         if longest is not None:
             self._judge(longest)
@@ -156,7 +156,7 @@ def interruptible(activity: Activity, limit: float) -> Iterator[None]:
         return
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        here = [sample for sample in activity.current() if sample.process == os.getpid()]
+        here = [sample for sample in activity.current_samples() if sample.process == os.getpid()]
         # The sample may have ended between the signal and now.
         if here and here[0].seconds >= limit:
             raise TimeoutError(STALLED)

@@ -126,7 +126,7 @@ class Activity:
 
     # -- in the process that watches ---------------------------------------------------------------
 
-    def current(self) -> list[CurrentSample]:
+    def current_samples(self) -> list[CurrentSample]:
         """Return the samples that are being made, the longest first."""
         memory = _bytes_of(self._shared)
         now = time.monotonic()

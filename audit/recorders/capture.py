@@ -46,13 +46,13 @@ def output_level(level: Level, bytes_per_row: float, share: float | None) -> Lev
 
 
 class Budget:
-    """What payloads have taken so far; `spent` says once when the limit is passed."""
+    """What payloads have taken so far; `spend` says once when the limit is passed."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._used = 0
 
-    def spent(self, count: int) -> bool:
+    def spend(self, count: int) -> bool:
         """Add to the sum; True the first time that it passes the limit."""
         before = self._used
         self._used += count

@@ -29,7 +29,7 @@ class CapturePlan:
         if not self._auto:
             return
         self._expected = expected
-        passed = self._budget.spent(payload_bytes)
+        passed = self._budget.spend(payload_bytes)
         if not self._decided:
             self._decided = True
             decision = decide("auto", payload_bytes / max(count, 1), expected, self._limit)
@@ -45,7 +45,7 @@ class CapturePlan:
 
     def spend_outputs(self, payload_bytes: int) -> None:
         """Add what was kept of a model's outputs."""
-        if self._auto and self._budget.spent(payload_bytes):
+        if self._auto and self._budget.spend(payload_bytes):
             self._keep_previews()
 
     def _keep_previews(self) -> None:

@@ -62,7 +62,7 @@ def key_states(key: Any) -> list[tuple[str, State]]:
 def write_key(key: Any) -> str | None:
     """Return a key as Python writes it; None for one that cannot be stored."""
     try:
-        written = repr(_plain(key))
+        written = repr(_to_plain(key))
     except (TypeError, RecursionError):
         return None
     return written if len(written) <= _MOST_STORED else None
@@ -88,15 +88,15 @@ def recorded_key(states: Mapping[str, State]) -> ItemKey | None:
         return ItemKey(said["key"][:_MOST_SHOWN], is_stored=False)
 
 
-def _plain(part: Any) -> Any:
+def _to_plain(part: Any) -> Any:
     """Return a part of a key without numpy's and torch's numbers; TypeError for what is not plain."""
     kind = type(part)
     if kind in (bool, int, str, bytes, type(None)) or (kind is float and math.isfinite(part)):
         return part
     if kind in (tuple, list):
-        return kind(_plain(one) for one in part)
+        return kind(_to_plain(one) for one in part)
     if kind is dict:
-        return {_plain(name): _plain(one) for name, one in part.items()}
+        return {_to_plain(name): _to_plain(one) for name, one in part.items()}
     if getattr(part, "shape", None) == () and hasattr(part, "item"):
-        return _plain(part.item())
+        return _to_plain(part.item())
     raise TypeError(f"a {kind.__name__} in a key cannot be stored")

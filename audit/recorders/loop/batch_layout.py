@@ -202,11 +202,11 @@ def _find_order(rows: list[torch.Tensor], column: ItemColumn) -> list[int] | Non
         return None
     if not column.is_input and rows[0].numel() < FEWEST_NUMBERS:
         return None
-    ends = {place: _ends(value) for place, value in column.values.items() if value.numel()}
+    ends = {place: _first_and_last(value) for place, value in column.values.items() if value.numel()}
     left = dict(column.values)
     order: list[int] = []
     for row in rows:
-        first, last = _ends(row)
+        first, last = _first_and_last(row)
         places = [
             place
             for place, value in left.items()
@@ -221,7 +221,7 @@ def _find_order(rows: list[torch.Tensor], column: ItemColumn) -> list[int] | Non
     return order
 
 
-def _ends(value: torch.Tensor) -> tuple[float, float]:
+def _first_and_last(value: torch.Tensor) -> tuple[float, float]:
     flat = value.reshape(-1)
     return float(flat[0]), float(flat[-1])
 

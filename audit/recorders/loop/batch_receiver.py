@@ -46,8 +46,8 @@ class BatchReceiver:
         """Take in a batch that is about to be given to the loop."""
         if not self._state.is_open:
             return
-        with self._state.guarded():
-            self._state.write(self._mixes.take_rows(self._batches.newest))
+        with self._state.guard():
+            self._state.write(self._mixes.take_rows(self._batches.newest_batch))
             number = self._numbers.take_batch(iteration.epoch)
             batch = self._take_in(id(loader), envelope, iteration.epoch, number, iteration)
             if batch is None:
@@ -76,7 +76,7 @@ class BatchReceiver:
         """Take in items of a recorded dataset, whose batch is not known."""
         if not self._state.is_open:
             return
-        with self._state.guarded():
+        with self._state.guard():
             epoch = envelope.made_in_epoch if envelope.made_in_epoch is not None else self._state.epoch
             batch = self._take_in(key, envelope, epoch, None, None)
             if batch is None:
@@ -97,7 +97,7 @@ class BatchReceiver:
     def finish_pass(self, loader: LoaderRecording, iteration: Iteration) -> None:
         """Note that a pass over a loader has come to its end."""
         if self._state.is_open and iteration.draws is not None:
-            with self._state.guarded():
+            with self._state.guard():
                 draws, iteration.draws = iteration.draws, None
                 self._draws.add_pass(self._state.run, id(loader), iteration.epoch, draws)
 
@@ -123,7 +123,7 @@ class BatchReceiver:
 
     def parent_rows(self, parents: list[list[tuple[int, float]]], number: int | None) -> BatchRows:
         """Return the rows of what the user says of the batch with this number, or of the last one."""
-        last = self._batches.newest
+        last = self._batches.newest_batch
         epoch = last.epoch if last is not None else self._state.epoch
         if number is None:
             number = last.batches[0] if last is not None else self._numbers.next_batch(epoch)
@@ -139,7 +139,7 @@ class BatchReceiver:
 
     def finish(self) -> None:
         """Write all that waits, and the stages that no sample went through."""
-        self._state.write(self._mixes.take_rows(self._batches.newest))
+        self._state.write(self._mixes.take_rows(self._batches.newest_batch))
         self._state.close()
         self._state.write(self._batches.take_rest())
         self._state.write(self._intake.take_stages(rest=True))

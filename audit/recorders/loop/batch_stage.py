@@ -46,12 +46,12 @@ class BatchStages:
         if not self._state.is_open:
             return target(*args, **kwargs)
         rows: Sequence[Place | None] = []
-        with self._state.guarded():
+        with self._state.guard():
             rows = self._find_samples(stage, [*args, *kwargs.values()])
-        with self._state.tracker.paused():
+        with self._state.tracker.pause_inside():
             output = target(*args, **kwargs)
         if rows:
-            with self._state.guarded():
+            with self._state.guard():
                 self._note(stage, rows, output)
         return output
 
@@ -59,7 +59,7 @@ class BatchStages:
         given = batch_input(arguments[0]) if arguments else None
         tensor = given if isinstance(given, torch.Tensor) else next(all_tensors(arguments), None)
         try:
-            with self._state.tracker.paused():
+            with self._state.tracker.pause_inside():
                 return self._matcher.find(tensor, arguments).rows
         except UnmatchedCall as error:
             self._skip(stage, str(error))
@@ -75,7 +75,7 @@ class BatchStages:
         if not is_split or len(made) != len(rows):
             self._skip(stage, f"It returned a {type(made).__name__} that does not have a row for each sample.")
             return
-        with self._state.tracker.paused():
+        with self._state.tracker.pause_inside():
             outputs = [one.detach().cpu() if isinstance(one, torch.Tensor) else one for one in made]
         by_batch: dict[int, tuple[UnpredictedBatch, dict[int, Any]]] = {}
         for row, value in zip(rows, outputs, strict=True):

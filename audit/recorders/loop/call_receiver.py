@@ -46,7 +46,7 @@ class CallReceiver:
         """Take in what a call returned."""
         if not self._state.is_open:
             return
-        with self._state.guarded():
+        with self._state.guard():
             self._state.write(self._recorder.confirm(watched, step))
             self._state.write(self._recorder.read_output(watched, step, given, output))
 

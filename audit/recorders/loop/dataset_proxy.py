@@ -76,7 +76,7 @@ class Channel:
 
     def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
         """Stop tracking tensors while an item is made: what is done to them then is not a part of the loop."""
-        return self._tracker.paused() if self._tracker is not None else contextlib.nullcontext()
+        return self._tracker.pause_inside() if self._tracker is not None else contextlib.nullcontext()
 
     def wait_for_delivery(self) -> None:
         """Wait until everything that was sent so far has been delivered."""
@@ -150,7 +150,7 @@ class RecordedDatasetProxy(StandIn):
         if isinstance(index, (slice, list)) or not self._audit_channel.is_open:
             # Not one sample, and so not a visit.
             return recorder.dataset[index]
-        with self._sending():
+        with self._send_items():
             return self._make_item(index)
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
@@ -159,7 +159,7 @@ class RecordedDatasetProxy(StandIn):
         own = fetches_batches(recorder.dataset)
         if not self._audit_channel.is_open:
             return recorder.dataset.__getitems__(indices) if own else [recorder.dataset[index] for index in indices]
-        with self._sending():
+        with self._send_items():
             if own:
                 return whole_batch(recorder, indices)
             with recorder.sequence():
@@ -176,7 +176,7 @@ class RecordedDatasetProxy(StandIn):
             raise
 
     @contextlib.contextmanager
-    def _sending(self) -> Iterator[None]:
+    def _send_items(self) -> Iterator[None]:
         recorder = self._audit_recorder
         recorder.clear()
         try:
@@ -201,7 +201,7 @@ class RecordedIterableProxy(RecordedDatasetProxy):
                 yield from items
                 return
             try:
-                with self._sending():
+                with self._send_items():
                     item = self._next(items, index)
             except StopIteration:
                 return

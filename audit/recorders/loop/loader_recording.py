@@ -114,7 +114,7 @@ class LoaderRecording:
 
     def save_state(self, *args: Any, **options: Any) -> Any:
         """Call the loader's own `state_dict`; an iterator that it makes for that is the one it will iterate."""
-        with self.replacing(_get_iterator=lambda: self.record_base_iterator(None)):
+        with self.replace_attributes(_get_iterator=lambda: self.record_base_iterator(None)):
             return self.loader.state_dict(*args, **options)  # type: ignore[attr-defined]
 
     def record_base_iterator(self, iteration: Iteration | None) -> Any:
@@ -128,8 +128,8 @@ class LoaderRecording:
             self._collate.recorder.prepare_workers(is_dataset_final=self.base.worker_init_fn is None)
         try:
             with (
-                self.replacing(dataset=self._dataset, collate_fn=self._collate),
-                self.receiver.tracker.paused(),
+                self.replace_attributes(dataset=self._dataset, collate_fn=self._collate),
+                self.receiver.tracker.pause_inside(),
             ):
                 iterator = make()
         except Exception as error:
@@ -146,7 +146,7 @@ class LoaderRecording:
         return True
 
     @contextlib.contextmanager
-    def replacing(self, **ours: Any) -> Iterator[None]:
+    def replace_attributes(self, **ours: Any) -> Iterator[None]:
         """Replace attributes of the DataLoader inside.
 
         They refuse to be set once the loader is made, so its dictionary is changed.

@@ -20,7 +20,7 @@ class EpochClock:
         self._iterated: set[int] = set()
 
     @property
-    def now(self) -> int:
+    def current_epoch(self) -> int:
         """The epoch of what happens outside any loader."""
         return self._given if self._given is not None else self._current
 
@@ -37,7 +37,7 @@ class EpochClock:
             self._current += 1
             self._iterated.clear()
         self._iterated.add(loader)
-        return self.now
+        return self.current_epoch
 
 
 #: Epochs counted index by index: the current one, and those whose items may still be on their way.

@@ -44,7 +44,7 @@ class RecordedIterator:
         receiver = self._loader.receiver
         try:
             # What is computed here is not an operation of the loop.
-            with receiver.tracker.paused():
+            with receiver.tracker.pause_inside():
                 return self._open(self._fetch())
         except StopIteration:
             # Of the loader, or of the dataset: the loop cannot distinguish them, and takes either for the end.
@@ -84,11 +84,11 @@ class OwnIteration:
         self._loader = loader
         self._iteration = iteration
         self._is_recorded = loader.continue_iterator(iteration)
-        with self._recording():
+        with self._replace_iterator():
             self._iterator = iter(loader.loader)
 
-    def _recording(self) -> contextlib.AbstractContextManager[None]:
-        return self._loader.replacing(_get_iterator=self._make)
+    def _replace_iterator(self) -> contextlib.AbstractContextManager[None]:
+        return self._loader.replace_attributes(_get_iterator=self._make)
 
     def _make(self) -> Any:
         self._is_recorded = True
@@ -103,7 +103,7 @@ class OwnIteration:
         return getattr(self._iterator, name)
 
     def __next__(self) -> Any:
-        with self._recording():
+        with self._replace_iterator():
             batch = next(self._iterator)
         if not self._is_recorded and self._iteration is not None:
             self._loader.receiver.note_unrecorded_iterator(self._loader)

@@ -367,7 +367,7 @@ class Recording:
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:
         """Say which samples each row of the last batch was mixed from: for each row, a list of (index, weight) pairs."""
         self._require_open()
-        with self._state.guarded():
+        with self._state.guard():
             parents = [[(int(index), float(share)) for index, share in pairs] for pairs in weights]
             self._state.write([self._receiver.parent_rows(parents, batch)])
 
@@ -414,7 +414,7 @@ class Recording:
             # If a worker has died, torch's signal handler raises wherever the main thread is: also here, while it waits for rows.
             with self._problems.guard():
                 channel.close()
-        with self._state.guarded():
+        with self._state.guard():
             self._receiver.finish()
             self._calls.report()
             self._batch_stages.report()

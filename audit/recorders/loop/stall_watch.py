@@ -28,7 +28,7 @@ class StallWatch:
         if not self._limit:
             return
         for activity in self._activities:
-            for sample in activity.current():
+            for sample in activity.current_samples():
                 if sample.seconds < self._limit or (sample.process, sample.begun) in self._told:
                     continue
                 self._told.add((sample.process, sample.begun))

@@ -88,7 +88,7 @@ class RecordingState:
     @property
     def epoch(self) -> int:
         """The epoch of what happens outside any loader."""
-        return self._clock.now
+        return self._clock.current_epoch
 
     def set_epoch(self, number: int | None) -> None:
         """Count what happens from now on to this epoch; None counts epochs by the passes over each loader."""
@@ -99,7 +99,7 @@ class RecordingState:
         return self._clock.begin(loader)
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Let no other thread in, and mark the run with what goes wrong inside; a strict recording raises it."""
         with self._problems.guard(), self.lock:
             yield

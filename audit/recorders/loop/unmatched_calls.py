@@ -52,7 +52,7 @@ class UnmatchedCalls:
                 "The recorded model was called, and no sample was recorded: the loop iterates another loader. Give run.loader the one "
                 "that it iterates, and iterate what run.loader returns: loader = run.loader(accelerator.prepare(loader))."
             )
-        without, with_call = batches.uncalled
+        without, with_call = batches.count_uncalled()
         if without:
             problems.mark(
                 f"{without} of {without + with_call} batches {'were' if without > 1 else 'was'} seen in no recorded model call: their samples have no "

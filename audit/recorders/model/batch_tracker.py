@@ -114,8 +114,8 @@ class BatchTracker(TorchFunctionMode):
             place_at_bottom(self)
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Look away inside."""
+    def pause_inside(self) -> Iterator[None]:
+        """Record no operation inside the block."""
         self.pause()
         try:
             yield

@@ -94,7 +94,7 @@ class CallRecorder:
                     "The model was called inside a function transform, such as torch.func.vmap or grad."
                 )
             # What is computed from the input is not an operation of the loop.
-            with self._tracker.paused():
+            with self._tracker.pause_inside():
                 match = self._matcher.find(given, arguments)
         except UnmatchedCall as error:
             self._calls.add(**facts, samples=0, reason=str(error))

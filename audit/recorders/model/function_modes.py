@@ -15,7 +15,7 @@ def _take_stack() -> list[Any]:
 
 def place_at_bottom(mode: TorchFunctionMode) -> None:
     """Put a mode below the user's own, whose end takes away the topmost; but above a default device, the lowest."""
-    if mode in _current():
+    if mode in _current_modes():
         return
     stack = _take_stack()
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -26,7 +26,7 @@ def place_at_bottom(mode: TorchFunctionMode) -> None:
 
 def remove_mode(mode: TorchFunctionMode) -> bool:
     """Take a mode off the stack; return whether it was there."""
-    if mode not in _current():
+    if mode not in _current_modes():
         return False
     for each in _take_stack():
         if each is not mode:
@@ -34,5 +34,5 @@ def remove_mode(mode: TorchFunctionMode) -> bool:
     return True
 
 
-def _current() -> list[Any]:
+def _current_modes() -> list[Any]:
     return [torch._C._get_function_stack_at(n) for n in range(torch._C._len_torch_function_stack())]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 
-def _inert() -> tuple[Any, ...]:
+def _reduce_to_nothing() -> tuple[Any, ...]:
     """Take any arguments and return None; it pickles as part of the standard library."""
     return getattr, (contextlib.nullcontext(), "__exit__")
 
@@ -49,11 +49,11 @@ class Hook:
             self._action(*given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        function, arguments = _inert()
+        function, arguments = _reduce_to_nothing()
         return function(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _inert()
+        return _reduce_to_nothing()
 
 
 _outside_compiled_code(Hook.__call__)

@@ -150,7 +150,10 @@ class LayerHooks:
         self._handles: list[Any] = []
         for name, module in self.modules.items():
             # Inputs before the call: an in-place layer has overwritten them after it.
-            before, after = Hook(module, self._before(name, module)), Hook(module, self._after(name, module))
+            before, after = (
+                Hook(module, self._make_input_hook(name, module)),
+                Hook(module, self._make_output_hook(name, module)),
+            )
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after))
 
@@ -188,12 +191,12 @@ class LayerHooks:
         for name, module in self.modules.items():
             for key, parameter in module.named_parameters(recurse=False):
                 if parameter.grad is not None and not parameter.grad.is_sparse:
-                    with self._careful(name):
+                    with self._guard_hook(name):
                         rows = describe(parameter.grad.detach(), per_sample=False)
                         kind = type(module).__name__
                         step.seen.append((self, LayerReading(name, kind, "backward", f"parameter.{key}", rows, None)))
 
-    def _before(self, name: str, module: nn.Module) -> Callable[..., None]:
+    def _make_input_hook(self, name: str, module: nn.Module) -> Callable[..., None]:
         kind = type(module).__name__
 
         def hook(args: Any, kwargs: Any) -> None:
@@ -202,7 +205,7 @@ class LayerHooks:
 
         return hook
 
-    def _after(self, name: str, module: nn.Module) -> Callable[..., None]:
+    def _make_output_hook(self, name: str, module: nn.Module) -> Callable[..., None]:
         kind = type(module).__name__
 
         def hook(_: Any, output: Any) -> None:
@@ -213,11 +216,11 @@ class LayerHooks:
 
         return hook
 
-    def _careful(self, name: str) -> _HookGuard:
+    def _guard_hook(self, name: str) -> _HookGuard:
         return _HookGuard(self, name)
 
     def _read(self, name: str, kind: str, side: str, value: Any, step: ModelStep) -> None:
-        with self._careful(name):
+        with self._guard_hook(name):
             calls = step.calls.get(name, 0)
             for port, tensor in _iterate_tensors(side, value):
                 # A layer that is called more than once in a step, a shared ReLU, has its calls numbered.
@@ -232,7 +235,7 @@ class LayerHooks:
     ) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
             if not step.written:
-                with self._careful(name):
+                with self._guard_hook(name):
                     self._note(step, name, kind, "backward", port, gradient, wanted)
 
         return hook

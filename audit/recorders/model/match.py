@@ -189,7 +189,7 @@ class BatchMatcher:
         raise UnmatchedCall("The model was given neither a tensor nor an object of a recorded batch.")
 
     def _why_not_known(self) -> str:
-        newest = self._batches.newest
+        newest = self._batches.newest_batch
         if newest is None or newest.layout is None or newest.layout.unplaced is None:
             return "The input is neither made of a recorded batch nor the content of a recorded sample."
         return (

@@ -30,13 +30,12 @@ class WaitingBatches:
         self._given: Counter[tuple[int, int]] = Counter()
         self._called: Counter[tuple[int, int]] = Counter()
 
-    @property
-    def uncalled(self) -> tuple[int, int]:
-        """How many batches of epochs of which a recorded model was given a part went to none, and to one."""
+    def count_uncalled(self) -> tuple[int, int]:
+        """Return how many batches of epochs of which a recorded model was given a part went to none, and to one."""
         return sum(self._given[key] - self._called[key] for key in self._called), self._called.total()
 
     @property
-    def newest(self) -> UnpredictedBatch | None:
+    def newest_batch(self) -> UnpredictedBatch | None:
         """The batch that came last."""
         return self._batches[-1] if self._batches else None
 

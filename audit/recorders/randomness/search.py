@@ -51,7 +51,7 @@ class Place:
     holder: Any
     key: Any
 
-    def now(self) -> Any:
+    def current_generator(self) -> Any:
         """Return what is at that place now; None when nothing is."""
         holder = self.holder
         if holder is None:
@@ -112,7 +112,9 @@ class GeneratorSearch:
         if self.is_unchanged():
             return {}
         grown = search.resized_containers(self._restless)
-        moved = any(place.now() is not place.generator for place in search.places) if search.places else False
+        moved = (
+            any(place.current_generator() is not place.generator for place in search.places) if search.places else False
+        )
         if not (grown or moved or search.is_filled()):
             return {}
         known = {place.path for place in search.places}

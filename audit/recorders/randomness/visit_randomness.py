@@ -47,7 +47,7 @@ class Randomness(ABC):
         """Look for generators now, rather than at the first visit."""
         return
 
-    def drawn(self) -> States:
+    def drawn_states(self) -> States:
         """Return the generators that the visit drew from, with their states before it, where that is recorded."""
         return []
 
@@ -105,7 +105,7 @@ class WatchedRandomness(Randomness):
         """Take the states after a visit for those before the next, from now on or no longer."""
         self._is_chained, self._has_ended = is_chained, False
 
-    def drawn(self) -> States:
+    def drawn_states(self) -> States:
         """Return the generators whose state has changed since `prepare`."""
         if self.watch is None:
             return []

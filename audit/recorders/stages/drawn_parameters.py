@@ -37,14 +37,14 @@ class Listener:
             self._stage.__dict__.pop(name, None)
 
     def _observe(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(*args: Any, **kwargs: Any) -> Any:
+        def observe(*args: Any, **kwargs: Any) -> Any:
             drawn = original(*args, **kwargs)
             # The first answer is the stage's own; a stage may ask again through another.
             if self.drawn is None:
                 self.drawn = drawn
             return drawn
 
-        return observed
+        return observe
 
 
 def hooks_of(stage: Any) -> tuple[str, ...]:

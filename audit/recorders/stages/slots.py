@@ -70,7 +70,7 @@ class _HeldTuple:
         self.original: tuple[Any, ...] | None = None
         self.standing = 0
 
-    def now(self) -> tuple[Any, ...]:
+    def current_tuple(self) -> tuple[Any, ...]:
         held: tuple[Any, ...] = self.owner.__dict__[self.name]
         return held
 
@@ -89,12 +89,12 @@ class TupleSlot(Slot):
 
     def get(self) -> Any:
         """Return what the slot holds."""
-        return self._held.now()[int(self.key)]
+        return self._held.current_tuple()[int(self.key)]
 
     def put(self, value: Any) -> None:
         """Put a stand-in into the slot. `restore` undoes it exactly."""
         held, place = self._held, int(self.key)
-        before = held.now()
+        before = held.current_tuple()
         if not held.standing:
             held.original = before
         held.standing += 1
@@ -171,4 +171,4 @@ def _is_same(now: Any, before: Any, stand_in: Any = None) -> bool:
 def tuple_slots(owner: Any, name: str) -> list[Slot]:
     """Return a slot for each place of a tuple that an object holds in an attribute."""
     held = _HeldTuple(owner, name)
-    return [TupleSlot(held, place) for place in range(len(held.now()))]
+    return [TupleSlot(held, place) for place in range(len(held.current_tuple()))]

@@ -90,7 +90,7 @@ def stage(what: Any, given: Any = None) -> Any:
 
 def _decorate(function: F, name: str) -> F:
     @functools.wraps(function)
-    def observed(*args: Any, **kwargs: Any) -> Any:
+    def observe(*args: Any, **kwargs: Any) -> Any:
         visit = current_visit()
         if visit is None:
             return function(*args, **kwargs)
@@ -98,5 +98,5 @@ def _decorate(function: F, name: str) -> F:
         with InsideStage(name, is_function=True) as inside:
             return inside.out(function(*args, **kwargs))
 
-    observed._audit_stage = True  # type: ignore[attr-defined]
-    return observed  # type: ignore[return-value]
+    observe._audit_stage = True  # type: ignore[attr-defined]
+    return observe  # type: ignore[return-value]

@@ -61,7 +61,7 @@ class ItemCalls:
             if original is None:
                 continue
             try:
-                setattr(kind, _METHOD, _passing(original))
+                setattr(kind, _METHOD, _wrap_get_item(original))
             except TypeError:
                 # A class written in C; its calls cannot be seen.
                 continue
@@ -89,7 +89,7 @@ class ItemCalls:
             self._busy = False
 
 
-def _passing(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _wrap_get_item(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(original)
     def get_item(dataset: Any, index: Any) -> Any:
         calls: ItemCalls | None = getattr(_LOCAL, "calls", None)

@@ -136,7 +136,7 @@ class VisitMaker:
         if not is_ended:
             visit.end(made.item)
         try:
-            made.states = self.randomness.drawn()
+            made.states = self.randomness.drawn_states()
         except Exception as error:
             visit.problem = visit.problem or f"the random states could not be noted: {describe_error(error)}"
         made.is_plain = made.is_plain and visit.problem is None

@@ -128,14 +128,14 @@ def test_other_processes_see_the_stage_and_then_the_datasets_own_code() -> None:
     activity = Activity()
 
     def look(value: Any) -> Any:
-        seen.append(activity.current()[0].stage)
+        seen.append(activity.current_samples()[0].stage)
         return value
 
     class Looking(Items):
         def __getitem__(self, index: int) -> tuple[Any, int]:
-            seen.append(activity.current()[0].stage)
+            seen.append(activity.current_samples()[0].stage)
             found = super().__getitem__(index)
-            seen.append(activity.current()[0].stage)
+            seen.append(activity.current_samples()[0].stage)
             return found
 
     dataset = Looking([ToTensor(), look, look], changes_between=False)
@@ -143,4 +143,4 @@ def test_other_processes_see_the_stage_and_then_the_datasets_own_code() -> None:
     for index in range(2):
         maker.make(VisitRequest(index), lambda index=index: dataset[index], "digest")  # type: ignore[misc]
     assert seen == ["load", "look", "look", "dataset"] * 2
-    assert activity.current() == []
+    assert activity.current_samples() == []

@@ -102,7 +102,7 @@ def test_the_compiled_loops_begin_and_end_visits_in_a_row(folder: Path) -> None:
     seen: list[tuple[int, str]] = []
 
     def make(index: int) -> Any:
-        seen.extend((sample.index, sample.stage) for sample in activity.current())
+        seen.extend((sample.index, sample.stage) for sample in activity.current_samples())
         return dataset[index]
 
     maker.make(VisitRequest(0), lambda: make(0), "digest")
@@ -128,4 +128,4 @@ def test_the_compiled_loops_begin_and_end_visits_in_a_row(folder: Path) -> None:
     assert transform is not None
     assert dataset.transform is None
     assert seen == [(0, "load"), (1, "load"), (2, "load")]
-    assert activity.current() == []
+    assert activity.current_samples() == []

@@ -26,8 +26,10 @@ _ELEMENTWISE = (
 )
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_KEPT.split(), value_rules.keep),
-    **dict.fromkeys(_ELEMENTWISE.split(), value_rules.elementwise),
-    **dict.fromkeys((f"{name}_" for name in _ELEMENTWISE.split() if not name.startswith("_")), value_rules.elementwise),
+    **dict.fromkeys(_ELEMENTWISE.split(), value_rules.follow_elementwise),
+    **dict.fromkeys(
+        (f"{name}_" for name in _ELEMENTWISE.split() if not name.startswith("_")), value_rules.follow_elementwise
+    ),
     **dict.fromkeys(
         ["permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint"], shape_rules.permute
     ),

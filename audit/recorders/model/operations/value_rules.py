@@ -22,7 +22,7 @@ def keep(call: Call) -> Origins:
     return origins if fits else None
 
 
-def elementwise(call: Call) -> Origins:
+def follow_elementwise(call: Call) -> Origins:
     """Follow rows where numbers, or tensors that are the same for each sample, are mixed in; give up on other values."""
     operands = list(all_tensors([*call.args, *(value for name, value in call.kwargs.items() if name != "out")]))
     known = [(tensor, origins) for tensor in operands if (origins := call.lookup(tensor)) is not None]
@@ -71,12 +71,12 @@ def where(call: Call) -> Origins:
     condition, first, second = _where_arguments(call)
     known = [call.lookup(one) if isinstance(one, torch.Tensor) else None for one in (first, second)]
     if known[0] is None or known[1] is None or known[0].rows == known[1].rows or known[0].axis is None:
-        return elementwise(call)
+        return follow_elementwise(call)
     axis = known[0].axis
     spread = condition.broadcast_to(call.result.shape).movedim(axis, 0).reshape(call.result.shape[axis], -1)
     takes_whole = bool((spread == spread[:, :1]).all()) and spread.shape[1] > 0
     if not takes_whole or known[1].axis != axis or not len(known[0].rows) == len(known[1].rows) == len(spread):
-        return elementwise(call)
+        return follow_elementwise(call)
     pairs = zip(spread[:, 0].tolist(), known[0].rows, known[1].rows, strict=True)
     operations = dict.fromkeys((*known[0].operations, *known[1].operations))
     return RowOrigins(tuple(mine if chosen else other for chosen, mine, other in pairs), axis, tuple(operations))
