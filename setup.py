@@ -16,14 +16,14 @@ _HERE = Path(__file__).resolve().parent
 _ADDRESS = re.search(r'^PROJECT_ADDRESS = "(.+)"$', (_HERE / "audit" / "identity.py").read_text("utf-8"), re.M)[1]
 
 
-def _absolute(link: re.Match[str]) -> str:
+def _to_absolute_path(link: re.Match[str]) -> str:
     """Give a link of the README as an address in the documentation's site: relative ones lead nowhere elsewhere."""
     target = {"bench/README.md": "docs/bench.md"}.get(link[2], link[2])
     target = target if target.startswith("docs/") else f"docs/{target}"
     return f"{link[1]}{_ADDRESS}/{re.sub(r'[.]md$', '.html', target)})"
 
 
-_README = re.sub(r"(\]\()([^):#\s]+)\)", _absolute, (_HERE / "README.md").read_text("utf-8"))
+_README = re.sub(r"(\]\()([^):#\s]+)\)", _to_absolute_path, (_HERE / "README.md").read_text("utf-8"))
 
 _FLAGS = [] if sys.platform == "win32" else ["-O3", "-std=c11", "-ffp-contract=off", "-fno-trapping-math"]
 

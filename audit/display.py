@@ -22,7 +22,7 @@ def register(*, html: Html, text: Print) -> None:
     _html, _print = html, text
 
 
-def visible(value: object) -> str:
+def to_visible(value: object) -> str:
     """Return the text with control and direction characters shown as escapes, which a terminal would obey.
 
     Line breaks stay, and so do joiners: composed emoji and the words of several scripts need them.

@@ -45,7 +45,7 @@ def box_fit(rng: np.random.Generator, n: int, fault: bool) -> bool:
         pairs.append(BoxPair(index, boxes, classes, predicted, classes, (SIDE, SIDE)))
     now = [fits(pair.targets, pair.predicted) for pair in pairs]
     count = sum(len(pair.targets) for pair in pairs)
-    return any(True for _ in BoxFit()._changed(_context(BoxFit), pairs, now, count))
+    return any(True for _ in BoxFit()._find_better_boxes(_context(BoxFit), pairs, now, count))
 
 
 def mask_fit(rng: np.random.Generator, n: int, fault: bool) -> bool:
@@ -58,7 +58,7 @@ def mask_fit(rng: np.random.Generator, n: int, fault: bool) -> bool:
             if rng.random() < 0.7:
                 predicted[top:bottom, left + 1 : right + 1] = 1
         pairs.append(MaskPair(index, target[:, ::-1] if fault and index % 3 == 0 else target, predicted, True))
-    return any(True for _ in MaskFit()._changed(_context(MaskFit), pairs, 0))
+    return any(True for _ in MaskFit()._find_better_masks(_context(MaskFit), pairs, 0))
 
 
 def missed_by_size(rng: np.random.Generator, n: int, fault: bool) -> bool:

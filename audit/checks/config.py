@@ -62,7 +62,7 @@ class Configuration:
     path: str | None = None
     notes: list[str] = field(default_factory=list)
 
-    def chosen(self, only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Setting]:
+    def choose_settings(self, only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Setting]:
         """Return the enabled checks, or those named by `only`, without those named by `skip`."""
         known = {setting.name for setting in self.settings}
         for name in (*only, *skip):
@@ -142,7 +142,7 @@ def parse_configuration(content: Settings, path: str | None, own: Sequence[type[
         if not isinstance(table, dict):
             raise UsageError(f"{at} must be a table, got {table!r}.", hint=f"Write [checks.{check.name}].")
         default = check.name in select if select else check.default or bool(table)
-        settings.append(_setting(check, check.name, table, at, default and check.name not in skip))
+        settings.append(_read_setting(check, check.name, table, at, default and check.name not in skip))
     settings += _queries(content, where, {check.name for check in available})
     severity = content.get("fail_on", "error")
     baseline = _check_type(content, "baseline", str, where)
@@ -170,11 +170,11 @@ def _queries(content: Settings, where: str, taken: Set[str]) -> list[Setting]:
             raise UsageError(
                 f"{at} has the name {name!r}, which another check already has.", hint="Give it a different name."
             )
-        settings.append(_setting(Sql, name, given, at, True))
+        settings.append(_read_setting(Sql, name, given, at, True))
     return settings
 
 
-def _setting(check: type[Check], name: str, table: Settings, at: str, default: bool) -> Setting:
+def _read_setting(check: type[Check], name: str, table: Settings, at: str, default: bool) -> Setting:
     _refuse_unknown_keys(table, (*COMMON, *check.options), at)
     options = {key: option.default for key, option in check.options.items()}
     for key, value in table.items():

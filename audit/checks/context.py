@@ -176,7 +176,7 @@ class Context:
             visit = (row.get("epoch", -1), row["index"], row.get("visit", -1))
             row["source"] = by_visit[visit] if visit in by_visit else by_index.get(row["index"])
 
-    def cached(self, query: str) -> list[QueryRow]:
+    def query_once(self, query: str) -> list[QueryRow]:
         """Return the rows of a query that several checks run; it runs once."""
         if query not in self.facts.cache:
             self.facts.cache[query] = self.rows(query)
@@ -207,7 +207,7 @@ class Context:
         a sampler may leave out in the first epoch what it draws in another.
         """
         text = f"SELECT * FROM samples WHERE {self._sample_condition}"
-        if not self.facts.once:
+        if not self.facts.has_single_visits:
             text += " QUALIFY row_number() OVER (PARTITION BY split, index, source ORDER BY epoch, visit) = 1"
         return f"({text})"
 
@@ -228,7 +228,9 @@ class Context:
     def of_items(self) -> str:
         """Return an SQL condition that keeps the first visit of each item."""
         return (
-            "" if self.facts.once else f" AND (epoch, index, visit) IN (SELECT (epoch, index, visit) FROM {self.items})"
+            ""
+            if self.facts.has_single_visits
+            else f" AND (epoch, index, visit) IN (SELECT (epoch, index, visit) FROM {self.items})"
         )
 
     @cached_property

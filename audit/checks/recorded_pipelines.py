@@ -40,7 +40,9 @@ def recorded_pipelines(facts: RunFacts, stages: list[Stage]) -> list[list[Stage]
     whole = [one for one in found if not any(one < other for other in found)]
     by_number = {stage.stage: stage for stage in stages}
     ordered = [_in_order([by_number[number] for number in one if number in by_number]) for one in whole]
-    return sorted((one for one in ordered if one), key=lambda one: [stage.stage for stage in one]) or _listed(stages)
+    return sorted((one for one in ordered if one), key=lambda one: [stage.stage for stage in one]) or _split_pipelines(
+        stages
+    )
 
 
 def _in_order(stages: list[Stage]) -> list[Stage]:
@@ -51,7 +53,7 @@ def _in_order(stages: list[Stage]) -> list[Stage]:
     return sorted(stages, key=lambda stage: stage.stage)
 
 
-def _listed(stages: list[Stage]) -> list[list[Stage]]:
+def _split_pipelines(stages: list[Stage]) -> list[list[Stage]]:
     """Return one list for each time that the places of the stages begin again; all have `load`."""
     found: list[list[Stage]] = []
     seen: set[str] = set()

@@ -50,7 +50,7 @@ def run_checks(
     configuration = (
         config if isinstance(config, Configuration) else load_configuration(config, checks=files, trust=trust)
     )
-    settings = configuration.chosen(only, skip)
+    settings = configuration.choose_settings(only, skip)
     if isinstance(store, Reader):
         return _run(store, run, configuration, settings, baseline, fail_on, record, progress, trust, probe)
     with Reader(os.fspath(store)) as reader:

@@ -88,7 +88,7 @@ class RunFacts:
         return bool(self.query(f"SELECT avg((label NOT IN (0, 1))::INT) > 0.5 AS so FROM {predictions}")[0]["so"])
 
     @cached_property
-    def once(self) -> bool:
+    def has_single_visits(self) -> bool:
         """Return whether every row of `samples` is a different item: one epoch, no repeated draw, one loader."""
         return not any(row["last"] != row["first"] or row["visits"] for row in self.epochs)
 

@@ -12,7 +12,7 @@ import click
 
 from audit.cli.groups import CommandGroup
 from audit.cli.options import VERDICT
-from audit.display import visible
+from audit.display import to_visible
 from audit.errors import AuditError
 from audit.extras import missing_extra
 
@@ -86,7 +86,7 @@ def _show_warning(
     """Print audit's own warnings as one sentence, and others in Python's form."""
     ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
-    click.secho(visible(text), fg="yellow", err=True)
+    click.secho(to_visible(text), fg="yellow", err=True)
 
 
 def _explain_run_option(error: click.ClickException) -> click.ClickException:
@@ -105,6 +105,6 @@ def _say(message: str, hint: str | None, debug: bool) -> None:
     if debug:
         traceback.print_exc()
     # A message may quote a store, which anyone may have written.
-    click.secho(f"audit: {visible(message)}", fg="red", err=True)
+    click.secho(f"audit: {to_visible(message)}", fg="red", err=True)
     if hint:
-        click.echo(visible(hint), err=True)
+        click.echo(to_visible(hint), err=True)

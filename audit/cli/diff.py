@@ -67,7 +67,7 @@ def diff(
     rows = {} if options["rows"] is None else {"rows": options["rows"]}
     wanted = rows | {"derive": options["derive"], "trust": options["trust"]}
     found = _pipelines(pipelines, store, options, wanted) if pipelines else _runs(a, b, store, wanted)
-    broken = found.exceeded(max_regressions=max_regressions, max_divergent=max_divergent)
+    broken = found.exceeded_limits(max_regressions=max_regressions, max_divergent=max_divergent)
     code = verdict(passed=not broken)
     for sentence in broken:
         click.secho(f"audit: {sentence}", fg="red", err=True)

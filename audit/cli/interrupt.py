@@ -21,7 +21,7 @@ class InterruptibleQuery(Protocol):
     def interrupt(self) -> None: ...
 
 
-def interruptible(answer: InterruptibleQuery, action: Callable[[], None]) -> None:
+def run_interruptible(answer: InterruptibleQuery, action: Callable[[], None]) -> None:
     """Run an action on an answer in another thread; on KeyboardInterrupt stop the query and raise it here.
 
     The answer stops itself after its timeout. A query that does not obey ends with the process: DuckDB may ignore it.

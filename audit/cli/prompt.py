@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audit.api import Store
-from audit.cli.interrupt import interruptible
-from audit.display import visible
+from audit.cli.interrupt import run_interruptible
+from audit.display import to_visible
 from audit.errors import AuditError
 from audit.report.results import write_stream
 
@@ -59,9 +59,9 @@ def prompt(store: Store, runs: Any, timeout: float | None = None, memory_limit: 
 def _answer(store: Store, query: str, **limits: Any) -> None:
     try:
         answer = store.sql(query, **limits)
-        interruptible(answer, lambda: _write(answer))
+        run_interruptible(answer, lambda: _write(answer))
     except AuditError as error:
-        click.secho(visible(error), fg="red", err=True)
+        click.secho(to_visible(error), fg="red", err=True)
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
 

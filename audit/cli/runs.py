@@ -6,7 +6,7 @@ import click
 
 from audit.cli.groups import CommandGroup
 from audit.cli.options import add_common_options, console, json_option, parse_tags
-from audit.display import visible
+from audit.display import to_visible
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -31,7 +31,7 @@ def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None
         listed = opened.runs(where=where)
         damaged = opened.damaged
     for error in damaged:
-        click.secho(f"audit: {visible(error)}", fg="red", err=True)
+        click.secho(f"audit: {to_visible(error)}", fg="red", err=True)
     if as_json:
         from audit import plainjson
 
@@ -63,7 +63,7 @@ def tag(given: str | None, run: str, tags: dict[str, str], remove: tuple[str, ..
     with open_store(store or given) as opened:
         changed = opened.tag(run, tags, remove=remove)
     shown = ", ".join(f"{key}={value}" for key, value in changed.tags.items()) or "none"
-    click.echo(visible(f"Tags of {changed.run_id}: {shown}"), err=True)
+    click.echo(to_visible(f"Tags of {changed.run_id}: {shown}"), err=True)
 
 
 @runs.command()
@@ -77,4 +77,4 @@ def rename(given: str | None, run: str, name: str, store: str | None) -> None:
 
     with open_store(store or given) as opened:
         changed = opened.rename(run, name)
-    click.echo(visible(f"{changed.run_id} is now called {name}"), err=True)
+    click.echo(to_visible(f"{changed.run_id} is now called {name}"), err=True)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from audit.cli.options import add_common_options
-from audit.display import visible
+from audit.display import to_visible
 
 
 @click.command()
@@ -57,13 +57,13 @@ def sql(
             f"The query must be one argument. Put it in quotes: audit sql {shlex.quote(' '.join(query))}"
         )
     from audit.api import open as open_store
-    from audit.cli.interrupt import interruptible
+    from audit.cli.interrupt import run_interruptible
     from audit.cli.query_limits import limit_process
     from audit.report.results import write_file, write_stream
 
     with open_store(store) as opened:
         for error in opened.damaged:
-            click.secho(f"audit: {visible(error)}", fg="red", err=True)
+            click.secho(f"audit: {to_visible(error)}", fg="red", err=True)
         if not query and sys.stdin.isatty():
             from audit.cli.prompt import prompt
 
@@ -82,4 +82,4 @@ def sql(
 
         with limit_process(memory_limit, timeout):
             answer = opened.sql(text, run=runs or None, timeout=timeout, memory_limit=memory_limit)
-            interruptible(answer, write)
+            run_interruptible(answer, write)

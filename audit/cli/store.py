@@ -9,7 +9,7 @@ import click
 from audit.cli.bar import ProgressBar
 from audit.cli.groups import CommandGroup
 from audit.cli.options import add_common_options, console, debug_option, json_option
-from audit.display import visible
+from audit.display import to_visible
 
 
 @click.group(cls=CommandGroup)
@@ -58,7 +58,7 @@ def verify(run: str | None, key: str | None, store: str | None, as_json: bool) -
         click.echo(plainjson.dumps({"parts": parts, "damaged": [item.as_json() for item in damage]}))
     else:
         for item in damage:
-            click.secho(visible(f"{item.run_id} {item.file} {item.problem}"), fg="red")
+            click.secho(to_visible(f"{item.run_id} {item.file} {item.problem}"), fg="red")
         click.echo(f"{parts} parts checked, {len(damage)} damaged")
     return 1 if damage else 0
 
@@ -86,7 +86,7 @@ def compact(run: str | None, store: str | None, as_json: bool) -> int:
                 if run:
                     raise
                 failed += 1
-                click.secho(visible(f"audit: {reference} was not merged: {error}"), fg="red", err=True)
+                click.secho(to_visible(f"audit: {reference} was not merged: {error}"), fg="red", err=True)
                 continue
             merged.append(asdict(item))
             if not as_json:
@@ -164,7 +164,7 @@ def clean(store: str | None, as_json: bool) -> None:
         return
     click.echo(f"{cleaned.files} files ({cleaned.bytes:,} bytes) and {cleaned.folders} folders deleted")
     for run_id, reason in cleaned.skipped.items():
-        click.echo(visible(f"{run_id} was left as it is: {reason}"), err=True)
+        click.echo(to_visible(f"{run_id} was left as it is: {reason}"), err=True)
 
 
 @store.command()

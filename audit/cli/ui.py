@@ -43,7 +43,7 @@ def ui(
     """Show the store in a browser: runs, mistakes, pictures of every stage, comparisons, SQL. Read-only, unless --write is given."""
     from audit.web.server import Address, serve
 
-    def ready(address: Address) -> None:
+    def announce(address: Address) -> None:
         click.echo(f"audit ui: {address.url}  (press Ctrl-C to stop)", err=True)
         if browser or (browser is None and _has_display()):
             import threading
@@ -52,7 +52,14 @@ def ui(
             threading.Timer(0.5, webbrowser.open, [address.url]).start()
 
     serve(
-        store_location(store), host=host, port=port, token=token, replay=replay, trust=trust, write=write, ready=ready
+        store_location(store),
+        host=host,
+        port=port,
+        token=token,
+        replay=replay,
+        trust=trust,
+        write=write,
+        ready=announce,
     )
 
 

@@ -259,7 +259,7 @@ def _as_transform(found: Any, name: str) -> Any:
 
 def _miss_labels(request: RunRequest, dataset: Any, model: LoadedModel) -> list[str]:
     """Return a note about a folder without labels in front of a classifier: often it is one class folder of several."""
-    flat = type(dataset) is FileDataset and not dataset.labelled and os.path.isdir(request.dataset)
+    flat = type(dataset) is FileDataset and not dataset.has_labels and os.path.isdir(request.dataset)
     if not flat or model.num_classes is None:
         return []
     return [

@@ -57,7 +57,7 @@ class BatchCounts:
     def of(cls, batch: RecordedBatch, output: BatchOutput | None = None) -> BatchCounts:
         """Return the counts of one batch, and of what the model made of it."""
         output = output or BatchOutput()
-        first = output.first
+        first = output.main_output
         logits = first.values if first is not None else None
         return cls(
             samples=batch.count,

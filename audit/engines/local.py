@@ -158,7 +158,7 @@ class LocalRun(RunExecutor):
             self.undecided = True
             return Decision("full", "auto")
         places = sorted({int(p) for p in np.linspace(0, len(self.indices) - 1, PROBED)})
-        probed = loader.first([int(self.indices[place]) for place in places])
+        probed = loader.load_one_batch([int(self.indices[place]) for place in places])
         return (
             self.decide_level(probed.payload_bytes, len(probed.ok)) if probed is not None else self.decide_level(0, 0)
         )

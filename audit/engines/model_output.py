@@ -96,7 +96,7 @@ class BatchOutput:
     unread: list[UnreadOutput] = field(default_factory=list)
 
     @property
-    def first(self) -> ModelOutput | None:
+    def main_output(self) -> ModelOutput | None:
         """The output that counts for the run, if it was read."""
         return next((one for one in self.graded if one.call == 0), None)
 

@@ -64,7 +64,7 @@ def begin(request: RunRequest) -> Plan:
 def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
     """Plan what an interrupted run has left to do, whichever engine began it."""
     with Reader(store) as reader:
-        recorded = _resumable(reader, reference)
+        recorded = _find_resumable_run(reader, reference)
         trust = require_trust(recorded, bool(changes.pop("trust", False)))
         request = RunRequest.from_recipe(recorded.recipe, store, trust=trust, capture="auto", **changes)
         request.capture = str(recorded.recipe.get("capture", "auto"))
@@ -72,8 +72,8 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
         request.capture_where = recorded.recipe.get("capture_where")
         if request.max_failures is None:
             request.max_failures = recorded.recipe.get("max_failures")
-        done = _distinct(reader, "index", recorded.run_id)
-        taken = frozenset(_distinct(reader, "batch", recorded.run_id).tolist())
+        done = _distinct_values(reader, "index", recorded.run_id)
+        taken = frozenset(_distinct_values(reader, "batch", recorded.run_id).tolist())
         stages = reader.rows(Stage, recorded.run_id)
     assembly = assemble(request, observe_calls=bool(recorded.recipe.get("observed_calls")))
     _check_unchanged(recorded, assembly)
@@ -83,7 +83,7 @@ def resume_plan(store: str, reference: str | None, **changes: Any) -> Plan:
     return Plan(request, assembly, RunWriter.resume(store, recorded.run_id), remaining, selection, taken, stages)
 
 
-def _distinct(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
+def _distinct_values(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
     rows = reader.sql(
         f"SELECT DISTINCT {column} FROM samples WHERE run_id = ? AND {column} IS NOT NULL", parameters=[run_id]
     )
@@ -91,7 +91,7 @@ def _distinct(reader: Reader, column: str, run_id: str) -> np.ndarray[Any, Any]:
     return found
 
 
-def _resumable(reader: Reader, reference: str | None) -> Run:
+def _find_resumable_run(reader: Reader, reference: str | None) -> Run:
     unfinished = [run for run in reader.runs() if run.status in ("interrupted", "failed")]
     if reference is None and not unfinished:
         raise NotFound("The store holds no interrupted run.", hint="See them all with: audit runs")

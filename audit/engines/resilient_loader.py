@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from audit.engines.watchdog import Stall, Watchdog, WatchOptions, end_workers, interruptible
+from audit.engines.watchdog import Stall, Watchdog, WatchOptions, allow_interrupt, end_workers
 from audit.engines.workers import defer_worker_death, is_worker_death, silence_broken_pipe
 from audit.errors import PipelineError
 from audit.records import STALLED
@@ -105,10 +105,10 @@ class ResilientLoader:
 
     def make_alone(self, key: Any) -> Any:
         """Return the batch of one key, made in a worker of its own."""
-        made = self.first([key], workers=1)
+        made = self.load_one_batch([key], workers=1)
         return made if made is not None else self._lost(key)
 
-    def first(self, keys: Keys, *, workers: int | None = None) -> Any:
+    def load_one_batch(self, keys: Keys, *, workers: int | None = None) -> Any:
         """Return all keys as one batch; None where its worker died."""
         try:
             with closing(self._start(Batches(keys, len(keys)), workers)) as started:
@@ -140,7 +140,7 @@ class ResilientLoader:
         with ExitStack() as stack:
             stack.callback(end_workers, iterator)
             if not processes:
-                stack.enter_context(interruptible(self._watch.activity, self._watch.limit))
+                stack.enter_context(allow_interrupt(self._watch.activity, self._watch.limit))
             watchdog = stack.enter_context(Watchdog(self._watch, processes))
             try:
                 yield from _watch_iterator(iterator, watchdog)
@@ -183,7 +183,7 @@ class ResilientLoader:
 
 def _watch_iterator(iterator: Iterator[Any], watchdog: Watchdog) -> Iterator[Any]:
     while True:
-        with watchdog.waiting():
+        with watchdog.note_waiting():
             try:
                 made = next(iterator)
             except StopIteration:

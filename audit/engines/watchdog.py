@@ -75,7 +75,7 @@ class Watchdog:
         self._thread.join()
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def note_waiting(self) -> Iterator[None]:
         """Note that the loop waits for the next batch."""
         self._waiting_since = time.monotonic()
         try:
@@ -148,7 +148,7 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def interruptible(activity: Activity, limit: float) -> Iterator[None]:
+def allow_interrupt(activity: Activity, limit: float) -> Iterator[None]:
     """Let a watchdog interrupt a sample that this process makes, by SIGALRM where it is not used already."""
     free = signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, signal.SIG_IGN, None)
     if threading.current_thread() is not threading.main_thread() or not free:

@@ -41,14 +41,14 @@ def export(reader: Reader, run: Run, folder: Path, samples: list[dict[str, Any]]
 def _meta(run: Run, pictures: list[LabelledPicture]) -> Xml.Element:
     meta = Xml.Element("meta")
     task = Xml.SubElement(meta, "task")
-    _text(task, "name", _printable(run.name or run.run_id))
+    _text(task, "name", _replace_control_characters(run.name or run.run_id))
     _text(task, "size", str(len(pictures)))
     _text(task, "mode", "annotation")
     labels = Xml.SubElement(task, "labels")
     kind = "rectangle" if any(picture.boxes for picture in pictures) else "tag"
     for name in class_names(run, pictures):
         label = Xml.SubElement(labels, "label")
-        _text(label, "name", _printable(name))
+        _text(label, "name", _replace_control_characters(name))
         _text(label, "type", kind)
         attributes = Xml.SubElement(label, "attributes")
         _declare(attributes, "origin", "select", "\n".join(_ORIGINS), "recorded")
@@ -66,30 +66,30 @@ def _declare(parent: Xml.Element, name: str, kind: str, values: str, default: st
 
 
 def _image(number: int, picture: LabelledPicture, root: str) -> Xml.Element:
-    name = _printable(os.path.relpath(picture.place, root))
+    name = _replace_control_characters(os.path.relpath(picture.place, root))
     size = {"width": str(picture.width), "height": str(picture.height)}
     image = Xml.Element("image", {"id": str(number), "name": name, **size})
     if picture.boxes:
         for box in picture.boxes:
             corners = (("xtl", box.x1), ("ytl", box.y1), ("xbr", box.x2), ("ybr", box.y2))
-            shape = Xml.SubElement(image, "box", {"label": _printable(box.label)})
+            shape = Xml.SubElement(image, "box", {"label": _replace_control_characters(box.label)})
             shape.attrib |= {side: f"{value:.2f}" for side, value in corners}
             shape.attrib |= {"occluded": "0", "z_order": "0"}
             _origin(shape, "recorded" if box.score is None else "predicted", box.score)
         return image
     for label, origin, score in (
         (picture.label, "recorded", None),
-        (picture.predicted, "predicted", picture.row["confidence"]),
+        (picture.predicted_name, "predicted", picture.row["confidence"]),
     ):
         if label is not None:
-            _origin(Xml.SubElement(image, "tag", {"label": _printable(label)}), origin, score)
+            _origin(Xml.SubElement(image, "tag", {"label": _replace_control_characters(label)}), origin, score)
     return image
 
 
 def _origin(shape: Xml.Element, origin: str, score: float | None) -> None:
     shape.set("source", "manual" if origin == "recorded" else "auto")
     _text(shape, "attribute", origin, name="origin")
-    if facts.finite(score) is not None:
+    if facts.finite_or_none(score) is not None:
         _text(shape, "attribute", f"{score:.4f}", name="confidence")
 
 
@@ -97,6 +97,6 @@ def _text(parent: Xml.Element, tag: str, text: str, **attributes: str) -> None:
     Xml.SubElement(parent, tag, attributes).text = text
 
 
-def _printable(text: str) -> str:
+def _replace_control_characters(text: str) -> str:
     """Return the text without the control characters that XML 1.0 cannot hold."""
     return "".join(c if c >= " " or c in "\t\n" else "�" for c in text)

@@ -61,7 +61,9 @@ def _preview(reader: Reader, run: Run, row: dict[str, Any], folder: Path) -> str
 
 def _sample(row: dict[str, Any], path: str) -> dict[str, Any]:
     fields = {name: row[name] for name in _FIELDS if row[name] is not None}
-    numbers = {name: facts.finite(row[name]) for name in _NUMBERS if facts.finite(row[name]) is not None}
+    numbers = {
+        name: facts.finite_or_none(row[name]) for name in _NUMBERS if facts.finite_or_none(row[name]) is not None
+    }
     labels = dict(_labels(row))
     # What FiftyOne keeps for itself may not be a field of ours: id, filepath, tags, metadata.
     return {
@@ -71,7 +73,7 @@ def _sample(row: dict[str, Any], path: str) -> dict[str, Any]:
         **labels,
         **fields,
         **numbers,
-        **({"logits": row["logits"]} if row["logits"] and all(map(_finite, row["logits"])) else {}),
+        **({"logits": row["logits"]} if row["logits"] and all(map(_is_finite, row["logits"])) else {}),
     }
 
 
@@ -87,8 +89,8 @@ def _classification(name: str | None, number: int, confidence: float | None) -> 
     return found | ({"confidence": confidence} if confidence is not None else {})
 
 
-def _finite(value: Any) -> bool:
-    return facts.finite(value) is not None
+def _is_finite(value: Any) -> bool:
+    return facts.finite_or_none(value) is not None
 
 
 def _write(path: Path, value: Any) -> Path:

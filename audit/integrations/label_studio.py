@@ -62,9 +62,9 @@ def _address(picture: LabelledPicture, root: str) -> str:
 
 def _class_predictions(run: Run, picture: LabelledPicture) -> list[dict[str, Any]]:
     found = []
-    if picture.predicted is not None:
-        score = facts.finite(picture.row["confidence"])
-        found.append(_prediction(_model_name(run), [_choice(picture.predicted)], score))
+    if picture.predicted_name is not None:
+        score = facts.finite_or_none(picture.row["confidence"])
+        found.append(_prediction(_model_name(run), [_choice(picture.predicted_name)], score))
     if picture.label is not None:
         found.append(_prediction("recorded label", [_choice(picture.label)], None))
     return found
@@ -77,7 +77,7 @@ def _box_predictions(run: Run, picture: LabelledPicture) -> list[dict[str, Any]]
         ("recorded label", [box for box in picture.boxes if box.score is None]),
     ):
         if boxes:
-            scores = [box.score for box in boxes if facts.finite(box.score) is not None]
+            scores = [box.score for box in boxes if facts.finite_or_none(box.score) is not None]
             mean = sum(map(float, scores)) / len(scores) if scores else None  # type: ignore[arg-type]
             found.append(_prediction(version, [_rectangle(box, picture) for box in boxes], mean))
     return found
@@ -100,7 +100,7 @@ def _rectangle(box: LabelledBox, picture: LabelledPicture) -> dict[str, Any]:
     """Return one box; Label Studio measures in percent of the picture's width and height."""
     x1, x2 = (100 * min(max(x, 0), picture.width) / picture.width for x in (box.x1, box.x2))
     y1, y2 = (100 * min(max(y, 0), picture.height) / picture.height for y in (box.y1, box.y2))
-    score = facts.finite(box.score)
+    score = facts.finite_or_none(box.score)
     return {
         "from_name": "box",
         "to_name": "image",

@@ -81,15 +81,15 @@ class AuditCallback(Callback):
         strategy = trainer.strategy
         process = strategy.process_dataloader
 
-        def recorded(loader: object) -> object:
+        def process_recorded(loader: object) -> object:
             made = process(loader)
             if not trainer.sanity_checking:
                 # Lightning draws a loader's first epoch at once, before any hook can set the epoch.
                 self._say_epoch(trainer.current_epoch)
             return self._adopted.loader(made, _split(trainer))
 
-        self._process = recorded
-        strategy.__dict__["process_dataloader"] = recorded
+        self._process = process_recorded
+        strategy.__dict__["process_dataloader"] = process_recorded
 
     def _release(self, trainer: Trainer) -> None:
         """Remove the replacement, so that the strategy uses its class's method again."""

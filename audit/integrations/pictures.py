@@ -52,7 +52,7 @@ class LabelledPicture:
         return _name(self.row["label_name"], self.row["label"])
 
     @property
-    def predicted(self) -> str | None:
+    def predicted_name(self) -> str | None:
         """Return the predicted class's name, or its number as text."""
         return _name(self.row["predicted_name"], self.row["predicted"])
 
@@ -76,7 +76,7 @@ def class_names(run: Run, pictures: list[LabelledPicture]) -> list[str]:
     """Return the classes of the run, then any other class that a picture has, each once."""
     names = dict.fromkeys(run.classes or [])
     for picture in pictures:
-        single = (picture.label, picture.predicted)
+        single = (picture.label, picture.predicted_name)
         names |= dict.fromkeys(name for name in single if name is not None)
         names |= dict.fromkeys(box.label for box in picture.boxes)
     return list(names)
@@ -134,6 +134,6 @@ def _boxes(reader: Reader, run: Run) -> dict[tuple[int, int, int], list[Labelled
     ).fetchall()
     found: dict[tuple[int, int, int], list[LabelledBox | None]] = {}
     for epoch, index, visit, *values in rows:
-        placed = all(facts.finite(corner) is not None for corner in values[1:5])
+        placed = all(facts.finite_or_none(corner) is not None for corner in values[1:5])
         found.setdefault((epoch, index, visit), []).append(LabelledBox(*values) if placed else None)
     return found

@@ -79,7 +79,7 @@ def audit_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     from audit.api import open as open_store
     from audit.errors import AuditError
 
-    given = {name: _setting(request.config, name) for name in _OPTIONS}
+    given = {name: _read_setting(request.config, name) for name in _OPTIONS}
     try:
         reference = given["run"]
         if given["dataset"]:
@@ -96,6 +96,6 @@ def audit_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         pytest.fail(f"audit: {error}", pytrace=False)
 
 
-def _setting(config: pytest.Config, name: str) -> str | None:
+def _read_setting(config: pytest.Config, name: str) -> str | None:
     found = config.getoption(f"--audit-{name}") or config.getini(f"audit_{name}")
     return str(found) if found else None

@@ -220,6 +220,6 @@ def data_digest(reader: Reader, run: Run) -> str:
     return str(found[0]) if found and found[0] else run.run_id
 
 
-def finite(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     """Return the number if it is finite, or else None."""
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

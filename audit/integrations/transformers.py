@@ -61,7 +61,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             )
         self._trainer = trainer
         for name, split in _LOADERS.items():
-            setattr(trainer, name, self._recording(getattr(trainer, name), split))
+            setattr(trainer, name, self._record_loaders_of(getattr(trainer, name), split))
         return self
 
     # -- events ----------------------------------------------------------------------------------
@@ -100,14 +100,14 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     # -- loaders ---------------------------------------------------------------------------------
 
-    def _recording(self, make: Callable[..., Any], split: str) -> Callable[..., Any]:
+    def _record_loaders_of(self, make: Callable[..., Any], split: str) -> Callable[..., Any]:
         @functools.wraps(make)
-        def made(*args: Any, **kwargs: Any) -> Any:
+        def make_recorded(*args: Any, **kwargs: Any) -> Any:
             loader = make(*args, **kwargs)
             self._begin(split)
             return self._record_inner_loader(loader, split)
 
-        return made
+        return make_recorded
 
     def _begin(self, split: str) -> None:
         """Start a run for a training, or for an evaluation that is not part of a training."""

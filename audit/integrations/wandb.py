@@ -106,7 +106,7 @@ def _history(made: Any, reader: Reader, run: Run) -> None:
 def _choose_worst(reader: Reader, run: Run) -> list[dict[str, Any]]:
     """Return as many samples as wandb shows in one table."""
     rows = facts.last_epoch_samples(reader, run)
-    return sorted(rows, key=lambda row: -(facts.finite(row["loss"]) or 0.0))[:ROWS]
+    return sorted(rows, key=lambda row: -(facts.finite_or_none(row["loss"]) or 0.0))[:ROWS]
 
 
 def _table(wandb: Any, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:

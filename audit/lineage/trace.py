@@ -98,13 +98,13 @@ class Trace(PrintableView):
     def boxes(self) -> list[BoxRow]:
         """The boxes of the graded prediction: targets first, then predicted ones."""
         key = self.sample
-        rows = self.reader.rows(BoxRow, self.run.run_id, index=key["index"], where=self._graded)
+        rows = self.reader.rows(BoxRow, self.run.run_id, index=key["index"], where=self._graded_condition)
         return sorted(rows, key=lambda row: (row["kind"] != "target", row["box"]))
 
     @cached_property
     def masks(self) -> list[MaskRow]:
         """The target and the predicted mask of the graded prediction."""
-        return self.reader.rows(MaskRow, self.run.run_id, index=self.sample["index"], where=self._graded)
+        return self.reader.rows(MaskRow, self.run.run_id, index=self.sample["index"], where=self._graded_condition)
 
     @cached_property
     def mask_scores(self) -> list[MaskScoreRow]:
@@ -112,7 +112,7 @@ class Trace(PrintableView):
         if self.run.task != "segmentation":
             return []
         return self.reader.rows(
-            MaskScoreRow, self.run.run_id, index=self.sample["index"], where=self._graded, order="class"
+            MaskScoreRow, self.run.run_id, index=self.sample["index"], where=self._graded_condition, order="class"
         )
 
     @cached_property
@@ -121,7 +121,7 @@ class Trace(PrintableView):
         if self.run.task != "tokens":
             return []
         return self.reader.rows(
-            TokenRow, self.run.run_id, index=self.sample["index"], where=self._graded, order="position"
+            TokenRow, self.run.run_id, index=self.sample["index"], where=self._graded_condition, order="position"
         )
 
     @cached_property
@@ -183,7 +183,7 @@ class Trace(PrintableView):
         return stage_overlays(self)
 
     @property
-    def _graded(self) -> str:
+    def _graded_condition(self) -> str:
         return f"epoch = {self.sample['epoch']} AND visit = {self.sample['visit']} AND call = 0"
 
     @cached_property

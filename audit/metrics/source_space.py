@@ -50,7 +50,7 @@ class SourceSpace:
             moved[:, [axis, axis + 2]] = moved[:, [axis + 2, axis]]
         return np.asarray(moved)
 
-    def after(self, step: SourceSpace) -> SourceSpace:
+    def follow(self, step: SourceSpace) -> SourceSpace:
         """Return where the picture after `step` lies, if this is where the picture before it lies."""
         return SourceSpace(
             (self.scale[0] * step.scale[0], self.scale[1] * step.scale[1]),
@@ -87,7 +87,7 @@ def place_in_stages(outputs: Iterable[Mapping[str, Any]], own: Collection[str] =
         if space is not None and number:
             before = output_size(ordered[number - 1])
             step = None if before is None or size is None else _step(ordered[number], before, size, own)
-            space = None if step is None else step.after(space)
+            space = None if step is None else step.follow(space)
     return found
 
 

@@ -201,8 +201,8 @@ def _unknown_error(shapes: Shapes, what: str) -> ModelError:
             f"{what} are those of {other}, which is not a classifier: it does not predict one label per picture.",
             hint="Pass a model that returns one row of logits per picture.",
         )
-    near = nearest(shapes)
-    message = f"{what} ({len(shapes)} tensors, {_first(shapes)}) fit no known architecture"
+    near = nearest_architecture(shapes)
+    message = f"{what} ({len(shapes)} tensors, {_first_shapes(shapes)}) fit no known architecture"
     if near is None:
         return UnknownArchitecture(f"{message}, and are not similar to any.", hint=_ASK)
     architecture, num_classes = near
@@ -210,11 +210,11 @@ def _unknown_error(shapes: Shapes, what: str) -> ModelError:
     return UnknownArchitecture(f"{message}. Nearest is {architecture}, but {misfits(built, shapes)}.", hint=_ASK)
 
 
-def _first(shapes: Shapes) -> str:
+def _first_shapes(shapes: Shapes) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:2])
 
 
-def nearest(shapes: Shapes) -> tuple[Architecture, int] | None:
+def nearest_architecture(shapes: Shapes) -> tuple[Architecture, int] | None:
     """Return the architecture that shares most names and shapes, among the few with similar top-level names."""
     tops, scored = set(tops_of(shapes)), []
     for row in table():

@@ -34,7 +34,7 @@ class Architecture:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def qualified(self) -> str:
+    def qualified_name(self) -> str:
         """Return the name for `--arch`; a timm name gets a prefix if torchvision has it too."""
         return f"timm/{self.name}" if self.library == "timm" and self.name in torchvision_names() else self.name
 

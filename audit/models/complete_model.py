@@ -26,7 +26,7 @@ def complete_model(
         raise UsageError(f"The model cannot be moved to {device}: {reason}", hint="Use --device cpu.") from None
     loaded.num_classes = num_classes
     if architecture is not None:
-        loaded.arch = architecture.qualified
+        loaded.arch = architecture.qualified_name
         loaded.preset = preset_of(architecture)
     loaded.expected = loaded.expected or published_for(loaded.preset, loaded.arch)
     _check_class_count(loaded)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TextIO
 
 from audit import plainjson
-from audit.display import visible
+from audit.display import to_visible
 from audit.errors import UsageError
 from audit.output_file import replace_file
 from audit.report.text import clean
@@ -52,7 +52,7 @@ def write_file(answer: QueryResult, path: str, form: str) -> int:
             from audit.store.tabular import write_table
 
             table = answer.arrow()
-            write_table(table.rename_columns(_distinct(table.column_names)), part)
+            write_table(table.rename_columns(_make_distinct(table.column_names)), part)
             return int(table.num_rows)
         with open(part, "w", encoding="utf-8", newline="") as out:
             return write_stream(answer, out, chosen.get(ending, form))
@@ -62,7 +62,7 @@ def _csv(answer: QueryResult, out: TextIO) -> int:
     writer = csv.writer(out)
     count = 0
     # A file and a pipe get the text as it is, a terminal nothing that it would obey.
-    shown: Callable[[str], str] = visible if out.isatty() else str
+    shown: Callable[[str], str] = to_visible if out.isatty() else str
     for position, (names, rows) in enumerate(answer.batches()):
         if position == 0:
             writer.writerow(names)
@@ -75,7 +75,7 @@ def _json(answer: QueryResult, out: TextIO) -> int:
     count = 0
     out.write("[")
     for names, rows in answer.batches():
-        keys = _distinct(names)
+        keys = _make_distinct(names)
         for row in rows:
             out.write((",\n " if count else "\n ") + plainjson.dumps(dict(zip(keys, row, strict=True))))
             count += 1
@@ -86,14 +86,14 @@ def _json(answer: QueryResult, out: TextIO) -> int:
 def _jsonl(answer: QueryResult, out: TextIO) -> int:
     count = 0
     for names, rows in answer.batches():
-        keys = _distinct(names)
+        keys = _make_distinct(names)
         for row in rows:
             out.write(plainjson.dumps(dict(zip(keys, row, strict=True))) + "\n")
             count += 1
     return count
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def _make_distinct(names: Sequence[str]) -> list[str]:
     """Return distinct names, because a second column of the same name would replace the first in JSON."""
     found: list[str] = []
     for name in names:

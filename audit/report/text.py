@@ -105,7 +105,7 @@ def _class_text(number: int | None, name: str | None) -> str:
 
 def _stage(row: TracedStage) -> Text:
     shape = "×".join(str(length) for length in row["shape"]) if row["shape"] else "—"
-    what = _joint(row["target"]) or f"{row['kind']} {clean(row['mode'] or row['dtype'] or '')} {shape}"
+    what = _describe_joint(row["target"]) or f"{row['kind']} {clean(row['mode'] or row['dtype'] or '')} {shape}"
     text = Text.assemble(
         (f"{row['path'] or row['stage']:<3} ", "dim"), (f"{clean(row['name'])}", "bold cyan"), f"  {what}"
     )
@@ -123,7 +123,7 @@ def _stage(row: TracedStage) -> Text:
     return text
 
 
-def _joint(target: str | None) -> str | None:
+def _describe_joint(target: str | None) -> str | None:
     """Return a picture with its target in a few words; None for every other output."""
     if not target:
         return None

@@ -18,10 +18,10 @@ def absolute_dataset(spec: str) -> str:
     name, mark, query = text.removeprefix(prefix or "").partition("?")
     options = [option.partition("=") for option in query.split("&")]
     query = "&".join(
-        f"{key}{sign}{quote(_absolute(unquote_plus(value)), safe='/') if key in keys else value}"
+        f"{key}{sign}{quote(_to_absolute_path(unquote_plus(value)), safe='/') if key in keys else value}"
         for key, sign, value in options
     )
-    return f"{prefix}{_absolute(name)}{mark}{query}" if prefix is not None else f"{name}{mark}{query}"
+    return f"{prefix}{_to_absolute_path(name)}{mark}{query}" if prefix is not None else f"{name}{mark}{query}"
 
 
 def absolute_spec(spec: str) -> str:
@@ -32,5 +32,5 @@ def absolute_spec(spec: str) -> str:
     return os.path.abspath(spec) if os.path.exists(spec) else spec
 
 
-def _absolute(path: str) -> str:
+def _to_absolute_path(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))

@@ -146,7 +146,7 @@ class FileDataset:
         return name if name and is_plain and self._has_plain_root else None
 
     @property
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether the samples have labels."""
         return self._labels is not None
 

@@ -16,7 +16,7 @@ from typing import Any
 from audit.errors import UsageError
 from audit.sources.base import Options
 from audit.sources.python import open_source, parts_of
-from audit.usercode import CodeFiles, digest_in_memory, find_code, importable
+from audit.usercode import CodeFiles, digest_in_memory, find_code, import_from
 
 Builder = str | Callable[[], Any]
 
@@ -96,7 +96,7 @@ def _code(place: str, file: str) -> CodeFiles:
     """Return the builder's file and the local modules that it imports."""
     if not place.endswith(".py"):
         return find_code(place, file, is_package=os.path.basename(file) == "__init__.py")
-    with importable(os.path.dirname(file)):
+    with import_from(os.path.dirname(file)):
         return find_code(os.path.splitext(os.path.basename(file))[0], file)
 
 

@@ -44,15 +44,15 @@ def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDa
     """Yield the dataset of a folder that was already scanned, on disk or in a bucket; `make` builds it."""
     _refuse_splits(spec, found)
     texts = found.texts
-    tops = {found_in.top for found_in in found.directories if found_in.path}
+    tops = {found_in.top_folder for found_in in found.directories if found_in.path}
     order = {top: label for label, top in enumerate(sorted(tops, key=os.fsdecode))}
     labels = array("q")
 
     def samples() -> Iterator[bytes]:
         inside = (directory for directory in found.directories if directory.path)
-        for directory in sorted(inside, key=lambda directory: (order[directory.top], directory.path)):
+        for directory in sorted(inside, key=lambda directory: (order[directory.top_folder], directory.path)):
             for name in directory.names(texts):
-                labels.append(order[directory.top])
+                labels.append(order[directory.top_folder])
                 yield name
 
     names = Names(samples())
@@ -84,7 +84,7 @@ def _refuse_splits(spec: str, found: Scan) -> None:
     holding: dict[bytes, list[Directory]] = {}
     for directory in found.directories:
         if directory.path and (directory.samples or directory.texts):
-            holding.setdefault(directory.top, []).append(directory)
+            holding.setdefault(directory.top_folder, []).append(directory)
     nested = all(directory.path != top for top, inside in holding.items() for directory in inside)
     splits = [name for name in SPLIT_NAMES for top in sorted(holding) if os.fsdecode(top).lower() == name]
     if not nested or not splits:

@@ -71,7 +71,7 @@ def _as_text(value: Any) -> str:
 def _as_path(table: Table, column: str, row: int) -> bytes:
     """Return the row's path; an empty cell gives an empty path, which fails when it is read."""
     value = table.columns[column][row]
-    if _empty(value):
+    if _is_empty(value):
         return b""
     if not isinstance(value, str):
         raise DatasetError(
@@ -88,17 +88,19 @@ def _splits(table: Table) -> list[str | None] | None:
     column = table.find(SPLIT_COLUMNS)
     if column is None:
         return None
-    return [None if _empty(value) else printable(os.fsencode(str(value))) for value in table.columns[column]]
+    return [None if _is_empty(value) else printable(os.fsencode(str(value))) for value in table.columns[column]]
 
 
 def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
     """Return class indices, and the class names where labels are names."""
-    found = [name for name in LABEL_COLUMNS if (one := table.find([name])) and not all(map(_empty, table.columns[one]))]
+    found = [
+        name for name in LABEL_COLUMNS if (one := table.find([name])) and not all(map(_is_empty, table.columns[one]))
+    ]
     column = table.find(found)
     if column is None:
         return None, None
     values = table.columns[column]
-    empty = [row for row, value in enumerate(values) if _empty(value)]
+    empty = [row for row, value in enumerate(values) if _is_empty(value)]
     if empty:
         raise DatasetError(
             f"In the manifest {table.shown}, the column {column} is empty in {len(empty)} of {len(values)} rows, "
@@ -121,7 +123,7 @@ def _names_of(table: Table, labels: list[int]) -> list[str] | None:
     None without such a column, and where its names do not belong to the numbers one to one.
     """
     column = table.find(NAME_COLUMNS)
-    if column is None or min(labels) < 0 or max(labels) >= _MOST_CLASSES or any(map(_empty, table.columns[column])):
+    if column is None or min(labels) < 0 or max(labels) >= _MOST_CLASSES or any(map(_is_empty, table.columns[column])):
         return None
     named = {(label, _class_name(table, column, row)) for row, label in enumerate(labels)}
     if not len(named) == len(set(labels)) == len({name for _, name in named}):
@@ -143,7 +145,7 @@ def _note_unlabelled(table: Table) -> list[str]:
     ]
 
 
-def _empty(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and value != value)
 
 

@@ -33,7 +33,7 @@ class Directory:
     texts: bytes = b""
 
     @property
-    def top(self) -> bytes:
+    def top_folder(self) -> bytes:
         """Return the first component of its path: the class, in a folder of class folders."""
         return self.path.partition(b"/")[0]
 

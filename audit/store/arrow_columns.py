@@ -55,6 +55,6 @@ def null_column(kind: pa.DataType, length: int) -> pa.Array:
 
 
 @functools.lru_cache(256)
-def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
+def constant_column(value: Any, kind: pa.DataType, length: int) -> pa.Array:
     """Return a column that holds one value in all its rows. Batches of one size share it."""
     return array_of([value] * length, kind)

@@ -156,7 +156,7 @@ def _append(filesystem: Filesystem, manifest: Manifest, parts: dict[str, Any], *
     run_id, commit, previous = manifest.run.run_id, manifest.commit + 1, manifest.head
     data, digest = seal({**_header(commit, previous), "run": _fields_of(manifest.run), **parts})
     try:
-        with filesystem.writing() as files:
+        with filesystem.open_writer() as files:
             files.create(log_path(run_id, commit), data)
             if with_snapshot:
                 files.replace(manifest_path(run_id), seal(_snapshot(manifest, commit, previous, digest))[0])

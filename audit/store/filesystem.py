@@ -88,7 +88,7 @@ class Filesystem(ABC):
         """Put a file in place of another, atomically."""
 
     @contextmanager
-    def writing(self) -> Iterator[FileWriter]:
+    def open_writer(self) -> Iterator[FileWriter]:
         """Yield what takes files; after the block all are in place. They get their names in the order in which they came."""
         yield _OneByOne(self)
 

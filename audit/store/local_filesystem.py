@@ -105,15 +105,15 @@ class LocalFilesystem(Filesystem):
             raise read_error(self.location, path, error) from error
 
     def create(self, path: str, data: bytes | memoryview) -> None:
-        with self.writing() as files:
+        with self.open_writer() as files:
             files.create(path, data)
 
     def replace(self, path: str, data: bytes | memoryview) -> None:
-        with self.writing() as files:
+        with self.open_writer() as files:
             files.replace(path, data)
 
     @contextmanager
-    def writing(self) -> Iterator[FileWriter]:
+    def open_writer(self) -> Iterator[FileWriter]:
         files = DurableFiles(self.location, self._folders, self._for_change)
         try:
             yield files

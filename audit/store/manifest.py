@@ -69,7 +69,7 @@ class Manifest:
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
         """Return run.json as a manifest; `where` is for the error. What a later minor version added is left aside."""
-        with _readable(where):
+        with _report_unreadable(where):
             # Read once: of a thousand runs, this is what opening a store takes.
             content = json.loads(data)
             stamp = _stamp(content)
@@ -93,7 +93,7 @@ class Manifest:
 
     def apply(self, data: bytes, where: str) -> None:
         """Take the next commit of the log on; StoreDamaged where it is not the next."""
-        with _readable(where):
+        with _report_unreadable(where):
             content, digest = unseal(data)
             check_version(content["format"], where)
             if content["commit"] != self.commit + 1 or content["previous"] != self.head:
@@ -107,7 +107,7 @@ class Manifest:
 
 
 @contextmanager
-def _readable(where: str) -> Iterator[None]:
+def _report_unreadable(where: str) -> Iterator[None]:
     """Tell whatever makes a manifest unreadable as one error."""
     try:
         yield
@@ -227,7 +227,7 @@ def _take_on(filesystem: Filesystem, manifest: Manifest, numbers: Sequence[int])
         if isinstance(data, Exception):
             raise data
         manifest.apply(data, f"{filesystem.location}/{path}")
-    with _readable(f"{filesystem.location}/{run_folder(run_id)}/{LOG_FOLDER}"):
+    with _report_unreadable(f"{filesystem.location}/{run_folder(run_id)}/{LOG_FOLDER}"):
         _check_listing(manifest)
     return True
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from audit.records import Columns
-from audit.store.arrow_columns import array_of, constant, null_column
+from audit.store.arrow_columns import array_of, constant_column, null_column
 from audit.store.schema import SCHEMAS
 
 _STAMPED = {"run_id", "epoch", "visit", "batch"}
@@ -239,7 +239,11 @@ def _repeat_per_row(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
 
 def _of_each(values: Sequence[Any], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
     """Return a column with the value of its stamp in each row."""
-    return constant(values[0], kind, counts[0]) if len(values) == 1 else array_of(_repeat_per_row(values, counts), kind)
+    return (
+        constant_column(values[0], kind, counts[0])
+        if len(values) == 1
+        else array_of(_repeat_per_row(values, counts), kind)
+    )
 
 
 def _number_sources(sources: list[str | None], indices: list[int]) -> pa.Array:

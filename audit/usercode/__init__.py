@@ -11,7 +11,7 @@ process   when this process began
 from __future__ import annotations
 
 from audit.usercode.files import CodeFile, CodeFiles, changed_files, shown_source
-from audit.usercode.loading import collecting_code, explain_user_errors, import_named, importable, load_module
+from audit.usercode.loading import collecting_code, explain_user_errors, import_from, import_named, load_module
 from audit.usercode.memory import digest_in_memory
 from audit.usercode.names import is_code_name
 from audit.usercode.search import find_code
@@ -24,8 +24,8 @@ __all__ = [
     "digest_in_memory",
     "explain_user_errors",
     "find_code",
+    "import_from",
     "import_named",
-    "importable",
     "is_code_name",
     "load_module",
     "shown_source",

@@ -61,7 +61,7 @@ class CodeFiles:
     def as_recipe(self) -> list[dict[str, Any]]:
         """Return how a run's recipe names them."""
         return [
-            {"module": file.module, "file": _printable(file.path), "sha256": file.sha256}
+            {"module": file.module, "file": _to_printable(file.path), "sha256": file.sha256}
             for file in sorted(self, key=lambda file: file.module)
         ]
 
@@ -71,10 +71,10 @@ class CodeFiles:
         return next((file.sha256 for file in self if file.path == path), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (list(self),)
+        return _import_files, (list(self),)
 
 
-def _arrive(files: list[CodeFile]) -> CodeFiles:
+def _import_files(files: list[CodeFile]) -> CodeFiles:
     """Make this process import the given bytes, unless it has these modules already."""
     FINDER.offer(file for file in files if file.module not in sys.modules)
     return CodeFiles(files)
@@ -172,7 +172,7 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def _printable(path: str) -> str:
+def _to_printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

@@ -34,7 +34,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
     stem = os.path.splitext(os.path.basename(path))[0]
     free = stem.isidentifier() and _is_free(stem, path)
     with (
-        importable(os.path.dirname(path)),
+        import_from(os.path.dirname(path)),
         explain_user_errors(f"Importing {_printable_path(path)}", failure),
         FINDER.lock,
     ):
@@ -45,7 +45,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
 
 def import_named(name: str, failure: type[AuditError] = AuditError) -> ModuleType:
     """Import the module of that dotted name, which may lie in the current directory; a local one as `load_module` does."""
-    with importable(os.getcwd()), explain_user_errors(f"Importing {name}", failure), FINDER.lock:
+    with import_from(os.getcwd()), explain_user_errors(f"Importing {name}", failure), FINDER.lock:
         code = find_named_code(name)
         if code is None and _has_no_module(name):
             hint = "Install the package that has it, run the command from the folder that holds it, or pass FILE.py:function."
@@ -108,7 +108,7 @@ def _hint(error: BaseException) -> str:
 
 
 @contextmanager
-def importable(folder: str) -> Iterator[None]:
+def import_from(folder: str) -> Iterator[None]:
     """Put the folder first during the import, as for a script; then last, for worker processes to find it."""
     sys.path.insert(0, folder)
     importlib.invalidate_caches()

@@ -40,7 +40,7 @@ class ArrayKind(ValueKind):
     )
 
     def matches(self, value: object) -> bool:
-        return type(value) in (np.ndarray, np.memmap) and storable(value.dtype)  # type: ignore[attr-defined]
+        return type(value) in (np.ndarray, np.memmap) and is_storable(value.dtype)  # type: ignore[attr-defined]
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
         digest = hashing.digest_parts(self.name, dtype_text(value.dtype), value.shape, raw_bytes(value))
@@ -82,7 +82,7 @@ class ArrayKind(ValueKind):
         return export_array(value, stem)
 
 
-def storable(dtype: Any) -> bool:
+def is_storable(dtype: Any) -> bool:
     """Return whether `dtype` is plain memory that the npy format gives back exactly."""
     if dtype.hasobject:
         return False
@@ -117,7 +117,7 @@ def from_npy(data: bytes) -> Any:
     described = ast.literal_eval(data[8 + wide : start].decode("utf-8" if data[6] == 3 else "latin-1"))
     shape, fortran = described["shape"], described["fortran_order"]
     dtype = np.lib.format.descr_to_dtype(described["descr"])
-    if not storable(dtype):
+    if not is_storable(dtype):
         raise damage_error(f"an array of {dtype} is not plain memory")
     body = bytearray(data[start:])
     count = int(np.prod(shape, dtype=np.int64))

@@ -162,7 +162,7 @@ class ImageKind(ValueKind):
             return [exact]
         # PNG holds these exactly; the rest is shown as RGB or grey, since the .npy is exact.
         lossless = value.mode in ("1", "L", "P", "LA", "RGB", "RGBA", "I;16")
-        shown = value.copy() if lossless else thumbnail.viewable(value)
+        shown = value.copy() if lossless else thumbnail.to_viewable(value)
         if shown.mode != "P":
             shown.info = {}  # entries that belonged to another mode make the PNG writer raise
         shown.save(picture, "PNG")

@@ -161,5 +161,5 @@ def preview(value: Any) -> Preview | None:
 def as_picture(picture: Any) -> Image.Image | None:
     """Return what a picture, array or tensor shows, as L or RGB."""
     if isinstance(picture, Image.Image):
-        return thumbnail.viewable(picture)
+        return thumbnail.to_viewable(picture)
     return thumbnail.as_picture(_numbers(picture))

@@ -39,10 +39,10 @@ class NumberKind(ValueKind):
     def matches(self, value: object) -> bool:
         if type(value) in _PYTHON:
             return True
-        return isinstance(value, np.generic) and type(value).__module__ == "numpy" and array.storable(value.dtype)
+        return isinstance(value, np.generic) and type(value).__module__ == "numpy" and array.is_storable(value.dtype)
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
-        raw = _raw(value)
+        raw = _to_bytes(value)
         return hashing.digest_parts(self.name, _dtype(value), (), raw), len(raw)
 
     def observe(self, value: Any) -> Facts:
@@ -55,7 +55,7 @@ class NumberKind(ValueKind):
     def encode(self, value: Any) -> Encoded:
         if isinstance(value, np.generic):
             return Encoded("npy", array.to_npy(np.asarray(value)))
-        return Encoded(_dtype(value), _raw(value))
+        return Encoded(_dtype(value), _to_bytes(value))
 
     def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         data = encoded.data
@@ -89,7 +89,7 @@ def _dtype(value: Any) -> str:
     return _PYTHON.get(type(value)) or array.dtype_text(value.dtype)
 
 
-def _raw(value: Any) -> bytes:
+def _to_bytes(value: Any) -> bytes:
     if type(value) is bool:
         return b"\x01" if value else b"\x00"
     if type(value) is int:

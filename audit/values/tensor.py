@@ -81,7 +81,7 @@ class TensorKind(ValueKind):
             head, parts = tensor_parts.take_apart(value)
             marks = [self.fingerprint(part) for part in parts]
             return tensor_parts.fingerprint(head, [mark for mark, _ in marks], sum(size for _, size in marks))
-        plain = _plain(value)
+        plain = _to_plain(value)
         raw = _memory(plain)
         meaning = tv.metadata_of(value), tv.class_of(value)
         return self._digest(_dtype(plain), tuple(plain.shape), raw, *meaning), raw.size
@@ -96,12 +96,14 @@ class TensorKind(ValueKind):
     ) -> str:
         if metadata is None and own_class is None:
             return hashing.digest_parts(self.name, dtype, shape, raw)
-        return hashing.digest_parts(self.name, dtype, shape, raw, tv.meaning(metadata), tv.meaning(own_class, 3))
+        return hashing.digest_parts(
+            self.name, dtype, shape, raw, tv.digested_metadata(metadata), tv.digested_metadata(own_class, 3)
+        )
 
     def observe(self, value: Any) -> Facts:
         if _is_in_parts(value):
             return self._observe_parts(value)
-        plain = _plain(value)
+        plain = _to_plain(value)
         dtype, shape, raw = _dtype(plain), tuple(plain.shape), _memory(plain)
         digest = self._digest(dtype, shape, raw, tv.metadata_of(value), tv.class_of(value))
         stats = statistics.of_array(_numbers(dtype, raw, plain))
@@ -140,13 +142,13 @@ class TensorKind(ValueKind):
         if _is_in_parts(value):
             head, _ = tensor_parts.take_apart(value)
             return excerpt(f"{head['layout']} tensor of {head['dtype']} {head.get('shape', '')}".rstrip())
-        values = _as_array(_plain(value))
+        values = _as_array(_to_plain(value))
         return thumbnail.of_array(values) or array.describe(values)
 
     def encode(self, value: Any) -> Encoded:
         if _is_in_parts(value):
             return tensor_parts.encode(*tensor_parts.take_apart(value))
-        plain = _plain(value)
+        plain = _to_plain(value)
         dtype, shape, raw = _dtype(plain), list(plain.shape), _memory(plain)
         header: dict[str, Any] = {"dtype": dtype, "shape": shape, "tv": tv.metadata_of(value)}
         if own_class := tv.class_of(value):
@@ -182,7 +184,7 @@ class TensorKind(ValueKind):
             path = stem.with_name(stem.name + ".txt")
             path.write_text(f"{value}\n", encoding="utf-8")
             return [path]
-        return array.export_array(_as_array(_plain(value)), stem)
+        return array.export_array(_as_array(_to_plain(value)), stem)
 
 
 #: What the compiled loops compare a tensor's attributes with, and the names of those; looked up once. The order is theirs.
@@ -221,7 +223,7 @@ def _is_in_parts(value: Any) -> bool:
     return value.layout is not torch.strided or value.is_quantized or value.is_nested
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return the same elements as a plain, detached, contiguous tensor on the CPU; the same memory where possible."""
     torch: Any = sys.modules["torch"]
     if type(value) is torch.Tensor and value.is_cpu and value.is_contiguous():

@@ -45,7 +45,7 @@ class TextKind(ValueKind):
         return type(value) in (str, bytes, bytearray)
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
-        raw = _raw(value)
+        raw = _to_bytes(value)
         return hashing.digest_parts(self.name, type(value).__name__, (len(value),), raw), len(raw)
 
     def observe(self, value: Any) -> Facts:
@@ -58,7 +58,7 @@ class TextKind(ValueKind):
         return excerpt(value if isinstance(value, str) else repr(bytes(value[:EXCERPT])))
 
     def encode(self, value: Any) -> Encoded:
-        raw = _raw(value)
+        raw = _to_bytes(value)
         encoding, body = compression.compress_smallest(raw, len(raw), "zstd", raw)
         return Encoded(encoding, pack({"type": type(value).__name__, "bytes": len(raw)}, body))
 
@@ -74,9 +74,9 @@ class TextKind(ValueKind):
 
     def export(self, value: Any, stem: Path) -> list[Path]:
         path = stem.with_name(stem.name + (".txt" if isinstance(value, str) else ".bin"))
-        path.write_bytes(_raw(value))
+        path.write_bytes(_to_bytes(value))
         return [path]
 
 
-def _raw(value: Any) -> bytes:
+def _to_bytes(value: Any) -> bytes:
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)

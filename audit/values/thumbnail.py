@@ -41,7 +41,7 @@ def of_image(image: Image.Image) -> Preview:
             image = image.resize((-(-image.width // factor), -(-image.height // factor)), Image.Resampling.NEAREST)
         else:
             image = image.reduce(factor)
-    return _jpeg(viewable(image))
+    return _jpeg(to_viewable(image))
 
 
 def of_pixels(pixels: Any, width: int, height: int) -> Preview | None:
@@ -77,7 +77,7 @@ def of_array(values: Any) -> Preview | None:
     return None if picture is None else _jpeg(picture)
 
 
-def viewable(image: Image.Image) -> Image.Image:
+def to_viewable(image: Image.Image) -> Image.Image:
     """Return `image` as L or RGB, whatever its mode; wide integers and floats are scaled between their extremes."""
     if image.mode in ("L", "RGB"):
         return image

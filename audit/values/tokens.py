@@ -46,12 +46,12 @@ class TokensKind(ValueKind):
         return kinds == {int} or kinds == {str}
 
     def fingerprint(self, value: Any) -> tuple[str, int]:
-        dtype, raw = _raw(value)
+        dtype, raw = _to_bytes(value)
         return hashing.digest_parts(self.name, f"{type(value).__name__}[{dtype}]", (len(value),), raw), len(raw)
 
     def observe(self, value: Any) -> Facts:
         mode = type(value).__name__
-        dtype, raw = _raw(value)
+        dtype, raw = _to_bytes(value)
         digest = hashing.digest_parts(self.name, f"{mode}[{dtype}]", (len(value),), raw)
         stats = statistics.of_array(np.frombuffer(raw, "<i8")) if dtype == "int64" else statistics.NOTHING
         return Facts(self.name, dtype, (len(value),), mode, digest, *stats, len(raw))
@@ -61,7 +61,7 @@ class TokensKind(ValueKind):
         return excerpt(" ".join(shown if isinstance(shown[0], str) else map(_shorten, shown)))
 
     def encode(self, value: Any) -> Encoded:
-        dtype, raw = _raw(value)
+        dtype, raw = _to_bytes(value)
         filtered: Any = raw
         name = "zstd"
         if dtype == "int64":
@@ -89,7 +89,7 @@ class TokensKind(ValueKind):
         return [path]
 
 
-def _raw(value: Any) -> tuple[str, bytes]:
+def _to_bytes(value: Any) -> tuple[str, bytes]:
     """Return integers of 64 bits as little-endian words; everything else as length-prefixed UTF-8."""
     if type(value[0]) is int:
         try:

@@ -40,7 +40,7 @@ class Answers:
                 self._kept.popitem(last=False)
             return begun
 
-    def within(self, seconds: float | None, question: Hashable, answer: Callable[[], T]) -> T | None:
+    def ask_within(self, seconds: float | None, question: Hashable, answer: Callable[[], T]) -> T | None:
         """Return the answer, or None if it is not ready within `seconds`; None for `seconds` waits without limit."""
         try:
             return self.ask(question, answer).result(timeout=seconds)

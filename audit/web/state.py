@@ -51,22 +51,22 @@ class AppState:
         """Look at the store again at the next request: something was changed here."""
         self._current.expire()
 
-    def about(
+    def ask_about(
         self, store: Reader, run: Run, question: Hashable, answer: Callable[[], T], *, wait: float | None = PATIENCE
     ) -> T | None:
         """Return an answer about one commit of one run, or None if it is not ready."""
-        return self.answers.within(wait, (run.run_id, store.manifest(run.run_id).commit, question), answer)
+        return self.answers.ask_within(wait, (run.run_id, store.manifest(run.run_id).commit, question), answer)
 
     def epoch(self, store: Reader, run: Run) -> int:
         """Return the newest epoch of a run."""
-        found = self.about(store, run, "last epoch", lambda: overview.last_epoch(store, run), wait=None)
+        found = self.ask_about(store, run, "last epoch", lambda: overview.last_epoch(store, run), wait=None)
         return found or 0
 
     def mistakes(self, store: Reader, run: Run, epoch: int, *, wait: float | None = PATIENCE) -> Mistakes | None:
         """Return the wrong predictions of an epoch, once they are known; with `wait` None they are waited for."""
         if not run.graded or not run.wrong:
             return None
-        return self.about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch), wait=wait)
+        return self.ask_about(store, run, ("mistakes", epoch), lambda: Mistakes(store, run, epoch), wait=wait)
 
     def close(self) -> None:
         """End every process that the server started."""

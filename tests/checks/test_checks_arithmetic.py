@@ -157,7 +157,7 @@ def test_the_expected_precision_of_doubts_is_what_comes_true(sharpness: float, s
     listed = np.argsort(-chances)
     count, expected = _count_listed(chances[listed], 0.8)
     assert noise.sure
-    assert share / 2 < noise.wrong <= 1.1 * share
+    assert share / 2 < noise.wrong_share <= 1.1 * share
     assert np.isin(listed[:count], wrong).mean() >= expected - 0.08
     # Nobody finds all of them: as many as with the true probabilities, and the true share of wrong labels.
     known = LabelNoise((1.0,), np.array([1 - share, share]), True, logits.shape[1]).wrong_chance(
@@ -173,7 +173,7 @@ def test_a_model_that_guesses_confidently_knows_no_labels() -> None:
     labels = rng.integers(0, 10, 2_000)
     given = _softmax(5 * rng.normal(0, 1, (2_000, 10)))
     noise = fit_noise(given, labels)
-    assert noise.known(float((given.argmax(axis=1) == labels).mean())) < 0.5
+    assert noise.known_share(float((given.argmax(axis=1) == labels).mean())) < 0.5
 
 
 def _flip(made: World, seed: int) -> set[int]:

@@ -38,7 +38,7 @@ def test_a_group_that_is_turned_is_found(turn: Any, said: str) -> None:
     train, test = digits()
     found = find_turn(train, np.ascontiguousarray(turn(test)))
     assert found is not None
-    assert found.said == said
+    assert found.description == said
 
 
 def test_a_group_of_the_same_kind_is_not_turned() -> None:

@@ -173,8 +173,8 @@ def test_names() -> None:
     if not has_timm():
         pytest.skip("timm is not installed")
     assert find_architecture("timm/resnet18").library == "timm"
-    assert find_architecture("timm/resnet18").qualified == "timm/resnet18"
-    assert find_architecture("mixnet_s").qualified == "mixnet_s"
+    assert find_architecture("timm/resnet18").qualified_name == "timm/resnet18"
+    assert find_architecture("mixnet_s").qualified_name == "mixnet_s"
 
 
 def test_misfits_say_the_first_of_each_kind() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.records import Columns
-from audit.store.arrow_columns import array_of, constant
+from audit.store.arrow_columns import array_of, constant_column
 from audit.values import native as loops
 
 
@@ -69,8 +69,8 @@ def test_a_value_that_a_column_cannot_hold_is_treated_as_arrow_does(values: list
 
 
 def test_a_constant_column_holds_its_value_in_every_row() -> None:
-    assert constant("run", pa.string(), 3).to_pylist() == ["run"] * 3
-    assert constant(None, pa.int32(), 2).to_pylist() == [None] * 2
+    assert constant_column("run", pa.string(), 3).to_pylist() == ["run"] * 3
+    assert constant_column(None, pa.int32(), 2).to_pylist() == [None] * 2
 
 
 @pytest.mark.skipif(not hasattr(loops.native, "column"), reason="the compiled loops are not there")

@@ -19,7 +19,7 @@ from audit.api import Store
 from audit.cli.main import cli
 from audit.errors import NotFound, UsageError
 from audit.lineage.embed import principal_components
-from audit.lineage.queries.maps import similar
+from audit.lineage.queries.maps import find_similar
 from audit.store.maintain.embeddings import write_embeddings
 from audit.store.read.reader import Reader
 from audit.store.wire import table_of
@@ -86,7 +86,7 @@ def test_a_map_of_all_epochs_is_coloured_by_epoch(page: Any, gallery_site: str, 
         counts = store.sql(
             "SELECT epoch, count(*) FROM embeddings GROUP BY ALL ORDER BY ALL", run="training"
         ).fetchall()
-        near = similar(store.reader, store.run("training"), (0, 1, 0))
+        near = find_similar(store.reader, store.run("training"), (0, 1, 0))
     assert len(counts) > 1
     assert json.loads(done.stdout)["samples"] == sum(count for _, count in counts)
     assert {row["epoch"] for row in near} == {0}

@@ -16,7 +16,7 @@ from webstores import begin, write_samples
 
 from audit.cli.report import report as report_command
 from audit.cli.ui import ui as ui_command
-from audit.display import visible
+from audit.display import to_visible
 from audit.errors import NotFound, UsageError
 from audit.lineage.trace import trace
 from audit.report.html import charts
@@ -183,7 +183,7 @@ def test_a_sparkline_of_anything(values: list[float | None]) -> None:
 
 @given(st.text())
 def test_printable_text_neither_moves_nor_hides(text: str) -> None:
-    shown = visible(text)
+    shown = to_visible(text)
     assert all(c.isprintable() or c in "\n\u200c\u200d" for c in shown)
     assert "<" not in str(escape(shown))
 

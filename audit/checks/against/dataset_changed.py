@@ -22,7 +22,7 @@ class _Change:
 
     kind: str
     source: str
-    said: str
+    description: str
     digest: str | None
     label: int | None
     value: float | None = None
@@ -87,7 +87,7 @@ class DatasetChanged(Check):
             indices = lookup(context, [change.source for change in found])
             for change in found:
                 yield Finding(
-                    f"{change.source} {change.said}, against {baseline.name}.",
+                    f"{change.source} {change.description}, against {baseline.name}.",
                     index=indices.get(change.source),
                     source=change.source,
                     value=change.value,

@@ -30,7 +30,7 @@ class ClassNames(Check):
             raise Skip("the classes have no names")
         alike: dict[str, list[str]] = {}
         for name in names:
-            alike.setdefault(_plain(name), []).append(name)
+            alike.setdefault(_simplify(name), []).append(name)
         for plain, group in alike.items():
             if len(group) > 1 and plain:
                 listed = " and ".join(repr(name) for name in group)
@@ -72,5 +72,5 @@ def _find_renumbered(context: Context) -> Iterable[Finding]:
         )
 
 
-def _plain(name: str) -> str:
+def _simplify(name: str) -> str:
     return _BETWEEN.sub("", unicodedata.normalize("NFKC", name).casefold())

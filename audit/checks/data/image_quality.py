@@ -70,7 +70,7 @@ class ImageQuality(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        rows = self._unusual(context)
+        rows = self._find_unusual(context)
         yield from self._brightness(context, [row for row in rows if row["unusual_levels"]])
         yield from self._sizes(context, [row for row in rows if row["unusual_size"]])
         for row in rows:
@@ -107,7 +107,7 @@ class ImageQuality(Check):
                 sql=context.evidence("stage_outputs", one.index, "stage = 0"),
             )
 
-    def _unusual(self, context: Context) -> list[QueryRow]:
+    def _find_unusual(self, context: Context) -> list[QueryRow]:
         """Return the pictures that are unusual by their statistics: one pass counts them, another fetches them if there are any."""
         options = context.options
         levels = (

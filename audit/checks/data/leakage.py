@@ -78,7 +78,7 @@ def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Find
     for copy in found:
         one, two = (_Side(side.index, side.source, side.split) for side in (copy.picture, copy.original))
         if one.split != two.split and None not in (one.split, two.split):
-            yield _shared_by_splits(context, one, two, f"{copy.said} {{}}.", copy.similarity)
+            yield _shared_by_splits(context, one, two, f"{copy.description} {{}}.", copy.similarity)
 
 
 def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
@@ -120,7 +120,7 @@ def _copies_of_another_run(context: Context, found: list[Copy], other: str) -> I
     for copy in found:
         here, there = copy.picture, copy.original
         yield Finding(
-            f"{here.source} (index {here.index}) {copy.said} {there.source} (index {there.index}) of the run {other}.",
+            f"{here.source} (index {here.index}) {copy.description} {there.source} (index {there.index}) of the run {other}.",
             index=here.index,
             source=here.source,
             stage=0,

@@ -41,7 +41,7 @@ class NearDuplicates(Check):
             reported.add(newer.sample)
             where = f", split {newer.split}" if several else ""
             yield Finding(
-                f"{newer.source} (index {newer.index}{where}) {copy.said} {older.source} (index {older.index}).",
+                f"{newer.source} (index {newer.index}{where}) {copy.description} {older.source} (index {older.index}).",
                 index=newer.index,
                 source=newer.source,
                 stage=0,

@@ -55,7 +55,7 @@ class TargetBoxes(Check):
                 sql=query,
             )
             return
-        yield from self._repeated(context, query)
+        yield from self._find_repeated(context, query)
         share = counts["reversed"] / counts["boxes"]
         if share >= context.options["reversed"]:
             yield Finding(
@@ -82,7 +82,7 @@ class TargetBoxes(Check):
                     sql=chosen,
                 )
 
-    def _repeated(self, context: Context, query: str) -> Iterable[Finding]:
+    def _find_repeated(self, context: Context, query: str) -> Iterable[Finding]:
         """Report target boxes that a picture has several times."""
         repeated = (
             "SELECT index, any_value(source) AS source, class, x1, y1, x2, y2, count(*) AS times "

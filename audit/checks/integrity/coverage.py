@@ -30,7 +30,7 @@ class Coverage(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         yield from _find_missing(context)
         yield from _find_repeated(context)
-        yield from ranks.padding(context)
+        yield from ranks.find_padding(context)
         yield from _stages(context)
         if context.facts.counts.get("predictions"):
             yield from _predictions(context)
@@ -84,7 +84,7 @@ def _stages(context: Context) -> Iterable[Finding]:
         if not doubled and (found["stages"] in common or not whole):
             continue
         lost = [n for n in range(62) if not doubled and (whole[0] & ~found["stages"]) >> n & 1]
-        yield from _incomplete(context, visits, found["stages"], found["outputs"], lost)
+        yield from _find_incomplete(context, visits, found["stages"], found["outputs"], lost)
     if total < context.run.samples:
         yield from _without_stages(context)
 
@@ -104,7 +104,7 @@ def _all_have_all_stages(context: Context) -> bool:
     return all(found in whole for found in fingerprints(context, VISIT, outputs, "stage"))
 
 
-def _incomplete(context: Context, visits: str, stages: int, outputs: int, lost: list[int]) -> Iterable[Finding]:
+def _find_incomplete(context: Context, visits: str, stages: int, outputs: int, lost: list[int]) -> Iterable[Finding]:
     query = (
         f"SELECT v.index, s.source FROM ({visits}) v JOIN {context.samples} s USING (epoch, index, visit) "
         f"WHERE v.stages = {stages} AND v.outputs = {outputs} AND s.status = 'ok'"

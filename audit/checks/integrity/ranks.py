@@ -32,7 +32,7 @@ def samples_of(context: Context, runs: list[Run]) -> str:
     return f"(SELECT * FROM samples WHERE run_id IN ({', '.join(literal(run.run_id) for run in runs)}))"
 
 
-def padding(context: Context) -> Iterable[Finding]:
+def find_padding(context: Context) -> Iterable[Finding]:
     """Report samples that two ranks drew in one epoch."""
     runs = ranks_of(context)
     samples, names = samples_of(context, runs), [run.run_id for run in runs]

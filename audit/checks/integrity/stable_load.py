@@ -17,7 +17,7 @@ class StableLoad(Check):
     assumes = "the source did not change"
 
     def run(self, context: Context) -> Iterable[Finding]:
-        if context.facts.once:
+        if context.facts.has_single_visits:
             raise Skip("no sample was visited twice")
         yield from _find_moving_labels(context)
         stage = next((stage for stage in context.facts.stages if stage.stage == 0), None)

@@ -54,13 +54,15 @@ class BoxFit(Check):
         if count < _FEWEST or sum(len(pair.predicted) for pair in pairs) < _FEWEST:
             raise Skip(f"the run has {count} target boxes; at least {_FEWEST}, and as many predicted ones, are needed")
         now = [fits(pair.targets, pair.predicted) for pair in pairs]
-        found = list(self._changed(context, pairs, now, count))
+        found = list(self._find_better_boxes(context, pairs, now, count))
         yield from found
         if not found:
             yield from self._classes(context, pairs)
-            yield from self._missing(context, pairs)
+            yield from self._find_unannotated(context, pairs)
 
-    def _changed(self, context: Context, pairs: list[BoxPair], now: list[Array], count: int) -> Iterable[Finding]:
+    def _find_better_boxes(
+        self, context: Context, pairs: list[BoxPair], now: list[Array], count: int
+    ) -> Iterable[Finding]:
         others = [pairs[n - 7] for n in range(len(pairs))]
         chance = _count_gains(
             now, [fits(other.targets, pair.predicted) for pair, other in zip(pairs, others, strict=True)], whole=True
@@ -114,7 +116,7 @@ class BoxFit(Check):
                 sql=f"FROM boxes WHERE run_id = {context.run_literal} ORDER BY index, kind",
             )
 
-    def _missing(self, context: Context, pairs: list[BoxPair]) -> Iterable[Finding]:
+    def _find_unannotated(self, context: Context, pairs: list[BoxPair]) -> Iterable[Finding]:
         """Report pictures without targets in which the model finds objects as it does elsewhere."""
         annotated = [pair for pair in pairs if len(pair.targets)]
         given = sum(len(pair.predicted) for pair in annotated)
@@ -143,26 +145,26 @@ def _changes(pairs: list[BoxPair]) -> dict[str, Change]:
     """Return what targets may need, in words, and what does it."""
     shift, scale = _vote(pairs)
 
-    def mirrored(pair: BoxPair) -> Array:
+    def mirror(pair: BoxPair) -> Array:
         wide, boxes = pair.size[0], pair.targets
         return np.stack([wide - boxes[:, 2], boxes[:, 1], wide - boxes[:, 0], boxes[:, 3]], axis=1)
 
-    def upside_down(pair: BoxPair) -> Array:
+    def turn_upside_down(pair: BoxPair) -> Array:
         high, boxes = pair.size[1], pair.targets
         return np.stack([boxes[:, 0], high - boxes[:, 3], boxes[:, 2], high - boxes[:, 1]], axis=1)
 
-    def centred(pair: BoxPair) -> Array:
+    def centre(pair: BoxPair) -> Array:
         half = pair.targets[:, 2:] / 2
         return np.concatenate([pair.targets[:, :2] - half, pair.targets[:, :2] + half], axis=1)
 
     return {
-        "they are mirrored, left and right": mirrored,
-        "they are mirrored, top and bottom": upside_down,
+        "they are mirrored, left and right": mirror,
+        "they are mirrored, top and bottom": turn_upside_down,
         "their axes are swapped": lambda pair: pair.targets[:, [1, 0, 3, 2]],
         "they are read as x, y, width, height": lambda pair: np.concatenate(
             [pair.targets[:, :2], pair.targets[:, :2] + pair.targets[:, 2:]], axis=1
         ),
-        "they are read as the centre, width, height": centred,
+        "they are read as the centre, width, height": centre,
         "they are multiplied by the size of the picture": lambda pair: (
             pair.targets * np.array([*pair.size, *pair.size])
         ),

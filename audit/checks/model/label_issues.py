@@ -62,7 +62,7 @@ class LabelIssues(Check):
         wanted = f"SELECT {', '.join(_VISIT)}, predicted, probabilities FROM {judged} WHERE predicted <> label"
         contradicted = int(context.value(f"SELECT count(*) FROM {judged} WHERE predicted <> label"))
         agreed = 1 - contradicted / int(context.value(f"SELECT count(*) FROM {judged}"))
-        if noise.known(agreed) < context.options["min_accuracy"]:
+        if noise.known_share(agreed) < context.options["min_accuracy"]:
             raise Skip(
                 f"the model predicts only {agreed:.0%} of the labels, which is too few to doubt the others; at least "
                 f"{context.options['min_accuracy']:.0%} are needed"

@@ -61,14 +61,14 @@ class MaskFit(Check):
         pairs = mask_pairs(context, context.options["pictures"])
         if len(pairs) < _FEWEST:
             raise Skip(f"{len(pairs)} pictures have stored masks; at least {_FEWEST} are needed")
-        found = [*self._classes(context, pairs), *self._blended(context, pairs)]
+        found = [*self._classes(context, pairs), *self._find_blended_masks(context, pairs)]
         yield from found
         if not found:
             ground = _commonest_class([pair.predicted for pair in pairs])
-            found = list(self._changed(context, pairs, ground))
-            yield from found or self._missing(context, pairs, ground)
+            found = list(self._find_better_masks(context, pairs, ground))
+            yield from found or self._find_unannotated(context, pairs, ground)
 
-    def _changed(self, context: Context, pairs: list[MaskPair], ground: int) -> Iterable[Finding]:
+    def _find_better_masks(self, context: Context, pairs: list[MaskPair], ground: int) -> Iterable[Finding]:
         predicted = [pair.predicted for pair in pairs]
         targets = [pair.target for pair in pairs]
         now = _agreements(targets, predicted, ground)
@@ -132,7 +132,7 @@ class MaskFit(Check):
                 sql=_evidence(context),
             )
 
-    def _blended(self, context: Context, pairs: list[MaskPair]) -> Iterable[Finding]:
+    def _find_blended_masks(self, context: Context, pairs: list[MaskPair]) -> Iterable[Finding]:
         """Report masks in which classes between two others line the borders, as interpolated numbers do."""
         whole = [pair.target for pair in pairs if pair.whole]
         through, direct = (sum(counts) for counts in zip(*map(_steps, whole), strict=True)) if whole else (0, 0)
@@ -145,7 +145,7 @@ class MaskFit(Check):
                 sql=_evidence(context),
             )
 
-    def _missing(self, context: Context, pairs: list[MaskPair], ground: int) -> Iterable[Finding]:
+    def _find_unannotated(self, context: Context, pairs: list[MaskPair], ground: int) -> Iterable[Finding]:
         """Report pictures without objects in which the model finds some as it does elsewhere."""
         empty = [
             pair for pair in pairs if (pair.target == ground).all() and (pair.predicted != ground).mean() >= _COVERED

@@ -120,15 +120,15 @@ class ProbeCheck(Check):
         gains.sort(key=_gain, reverse=True)
         # Of changes that gain about as much, the one that says most: a network may take any scale for the right one.
         equal = [one for one in gains if _gain(one) >= _gain(gains[0]) - _EQUAL]
-        best = min(equal, key=lambda one: (one.said.startswith("as 0 to"), -_gain(one)))
+        best = min(equal, key=lambda one: (one.description.startswith("as 0 to"), -_gain(one)))
         others = [one for one in gains if one is not best]
         before = found.correct / found.samples
         if best is found.evaluation:
             before = (found.correct - best.fixed + best.broken) / found.samples
         low, high = _interval(best)
-        beneath = f" Others that help: {'; '.join(one.said for one in others[:3])}." if others else ""
+        beneath = f" Others that help: {'; '.join(one.description for one in others[:3])}." if others else ""
         yield Finding(
-            f"{best.said[0].upper()}{best.said[1:]}, the model is right in {before + _gain(best):.1%} of "
+            f"{best.description[0].upper()}{best.description[1:]}, the model is right in {before + _gain(best):.1%} of "
             f"{best.samples} samples instead of {before:.1%}: {best.fixed} turn right and {best.broken} wrong "
             f"(p {p_value(best.fixed, best.broken):.1g}; the gain is {low:.1%} to {high:.1%}).{beneath}",
             value=before + _gain(best),

@@ -38,7 +38,7 @@ class AllowedFinding:
         return self.source or self.digest or self.message or f"the stage {self.stage}"
 
     @property
-    def expired(self) -> bool:
+    def has_expired(self) -> bool:
         """Return whether its last day has passed."""
         if self.expires is None:
             return False
@@ -57,12 +57,12 @@ class AllowList:
         return [
             f"{check}: the exception for {entry.target} expired on {entry.expires} ({entry.reason})"
             for entry in self.entries
-            if entry.expired
+            if entry.has_expired
         ]
 
     def accepts(self, context: Context) -> Callable[[Finding], bool]:
         """Return a function that says whether a finding is accepted. Digests are looked up once, by prefix."""
-        live = [entry for entry in self.entries if not entry.expired]
+        live = [entry for entry in self.entries if not entry.has_expired]
         patterns = [entry.source for entry in live if entry.source is not None]
         others = [entry for entry in live if entry.source is None and entry.digest is None]
         digests = [entry.digest.lower() for entry in live if entry.digest is not None]

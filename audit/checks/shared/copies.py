@@ -23,7 +23,7 @@ class Copy:
     turned: int
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return how they are alike, for messages."""
         if self.turned:
             return f"is a copy, turned by {self.turned} degrees, of"

@@ -23,7 +23,7 @@ def fingerprint(columns: str) -> str:
 
 def fingerprints(context: Context, columns: str, rows: str, group: str = "true") -> list[Any]:
     """Return the fingerprint of each group of the rows; a query that several checks use runs once."""
-    found = context.cached(f"SELECT {fingerprint(columns)} AS found FROM {rows} GROUP BY {group}")
+    found = context.query_once(f"SELECT {fingerprint(columns)} AS found FROM {rows} GROUP BY {group}")
     return [row["found"] for row in found]
 
 
@@ -44,7 +44,7 @@ def distinct_indices(length: int) -> str:
 def unique_visits(context: Context, table: str) -> bool:
     """Return True if a count with one bit for each index shows that no visit has two rows; False if it cannot."""
     rows = f"(FROM {table} WHERE run_id = {context.run_literal})"
-    found = context.cached(f"SELECT count(*) AS rows, min(index) AS low, max(index) AS high FROM {rows}")[0]
+    found = context.query_once(f"SELECT count(*) AS rows, min(index) AS low, max(index) AS high FROM {rows}")[0]
     if not found["rows"]:
         return True
     if found["low"] < 0 or found["high"] >= _SPARSE * found["rows"]:

@@ -42,7 +42,7 @@ def near_pairs(hashes: Array, distance: int) -> Array:
     same = np.flatnonzero(first[inverse] != np.arange(len(hashes)))
     found = [np.stack([first[inverse[same]], same], axis=1)] if len(same) else []
     if distance > 0 and len(unique) > 1:
-        for low, high in _close(unique, np.arange(len(unique)), distance, 0, BITS):
+        for low, high in _close_pairs(unique, np.arange(len(unique)), distance, 0, BITS):
             a, b = first[low], first[high]
             found.append(np.stack([np.minimum(a, b), np.maximum(a, b)], axis=1))
     if not found:
@@ -50,7 +50,7 @@ def near_pairs(hashes: Array, distance: int) -> Array:
     return np.unique(np.concatenate(found), axis=0)
 
 
-def _close(hashes: Array, positions: Array, distance: int, start: int, end: int) -> Iterator[tuple[Array, Array]]:
+def _close_pairs(hashes: Array, positions: Array, distance: int, start: int, end: int) -> Iterator[tuple[Array, Array]]:
     """Yield the pairs among `positions` that agree in a band of the bits from `start` to `end`."""
     bands = distance + 1
     if len(positions) <= _CROWD // 4 or end - start < 2 * bands:
@@ -72,9 +72,9 @@ def _close(hashes: Array, positions: Array, distance: int, start: int, end: int)
             if len(group) <= _CROWD:
                 yield from _compare(hashes, group, distance)
             elif low - start >= end - high:
-                yield from _close(hashes, group, distance, start, int(low))
+                yield from _close_pairs(hashes, group, distance, start, int(low))
             else:
-                yield from _close(hashes, group, distance, int(high), end)
+                yield from _close_pairs(hashes, group, distance, int(high), end)
 
 
 def _small_groups(

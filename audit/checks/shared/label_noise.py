@@ -39,18 +39,18 @@ class LabelNoise:
     classes: int
 
     @property
-    def wrong(self) -> float:
+    def wrong_share(self) -> float:
         """Return the share of wrong labels."""
         return float(self.shares[-1])
 
-    def known(self, agreed: float) -> float:
+    def known_share(self, agreed: float) -> float:
         """Return the share of right labels that the model predicts, if it predicts the share `agreed` of all labels.
 
         It predicts some wrong labels by chance. Where most labels seem to be wrong, the model does not know them: 0.
         """
-        if self.wrong > _MOST_WRONG:
+        if self.wrong_share > _MOST_WRONG:
             return 0.0
-        return (agreed - self.wrong / self.classes) / (1 - self.wrong)
+        return (agreed - self.wrong_share / self.classes) / (1 - self.wrong_share)
 
     def wrong_chance(self, probabilities: Array, labels: Array) -> Array:
         """Return for each label the probability that it is wrong."""

@@ -49,16 +49,16 @@ def _compute_unexplained(first: Array, second: Array) -> Array:
     blurs = [_blur(np.where(sharper, a, b), deviation) for deviation in _BLURS]
     variants = [(np.where(sharper, blurred, a), np.where(sharper, b, blurred)) for blurred in blurs]
     variants += [(_levels_of(a, b), b), (a, _levels_of(b, a))]
-    resampling = _resampling(moved)
+    resampling = _resampling_matrices(moved)
     # Only the variant that explains most where the pictures are is aligned again.
-    tried = np.stack([_left(one, two, resampling) for one, two in variants])
+    tried = np.stack([_unexplained_share(one, two, resampling) for one, two in variants])
     chosen = np.argmin(tried, axis=0)
     one, two = (np.stack(side)[chosen, np.arange(len(chosen))] for side in zip(*variants, strict=True))
     left[promising] = np.minimum(best, _align(one, two, moved, 2, resampling)[0])
     return left
 
 
-def _left(a: Array, b: Array, resampling: tuple[Array, Array]) -> Array:
+def _unexplained_share(a: Array, b: Array, resampling: tuple[Array, Array]) -> Array:
     """Return what each a, moved and scaled, leaves of b unexplained."""
     warped = (_POOLING @ resampling[0]) @ a @ (resampling[1] @ _POOLING.T)
     explained = (unit_vectors(warped) * unit_vectors(pool(b, COMPARED))).sum(axis=1)
@@ -81,7 +81,7 @@ def _align(
     for step in range(steps):
         now = moved[active]
         if step:
-            resampling = _resampling(now)
+            resampling = _resampling_matrices(now)
         warped = a[active] if resampling is None else resampling[0] @ a[active] @ resampling[1]
         explained = np.maximum((unit_vectors(pool(warped, COMPARED)) * unit[active]).sum(axis=1), 0) ** 2
         better = 1 - explained < left[active]
@@ -97,7 +97,7 @@ def _align(
     return left, best
 
 
-def _resampling(moved: Array) -> tuple[Array, Array]:
+def _resampling_matrices(moved: Array) -> tuple[Array, Array]:
     """Return the matrices that move and scale pictures: one from the left, down; one from the right, across."""
     return _weights(moved[:, 1], moved[:, 3]), _weights(moved[:, 0], moved[:, 2]).transpose(0, 2, 1)
 

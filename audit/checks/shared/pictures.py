@@ -54,7 +54,7 @@ def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Pi
     """Yield at most `most` pictures of the items, evenly chosen (0: all). `exact` excludes previews, which are lossy."""
     forms = {
         row["form"]: row
-        for row in context.cached(
+        for row in context.query_once(
             "SELECT form, count(*) AS pictures, mode(encoding) AS encoding FROM payloads WHERE "
             f"run_id = {context.run_literal} AND stage = 0 AND kind = 'image'{context.of_items} GROUP BY form"
         )

@@ -51,7 +51,7 @@ class LabelledSamples:
     label_of: dict[Sample, int]
 
     @property
-    def fewest(self) -> int:
+    def required_samples(self) -> int:
         """Return how many samples a search needs."""
         return int(self.context.options["samples"])
 

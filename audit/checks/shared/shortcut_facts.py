@@ -15,7 +15,7 @@ def judge_facts(
 ) -> Iterable[Shortcut]:
     """Yield the properties that predict the label of one half of the samples, learned on the other half."""
     known = [place for place, sample in enumerate(samples) if sample in given.label_of]
-    if len(known) < given.fewest:
+    if len(known) < given.required_samples:
         return
     samples = [samples[place] for place in known]
     truth, halves = given.labels(samples), halves_of([index for _, index in samples])

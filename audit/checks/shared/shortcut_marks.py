@@ -36,7 +36,7 @@ _BLOCK_PICTURES = 2_000
 
 def judge_marks(given: LabelledSamples, thumbnails: Array, samples: list[Sample]) -> Iterable[Shortcut]:
     """Judge marks on the pictures of one class that change their pixels a little, or on some of them alone."""
-    if len(samples) < given.fewest:
+    if len(samples) < given.required_samples:
         return
     classes, codes = np.unique(given.labels(samples), return_inverse=True)
     found = find_mark(thumbnails, codes, _MARKED) if len(classes) <= _MARKED_CLASSES else None
@@ -58,7 +58,7 @@ def judge_marks(given: LabelledSamples, thumbnails: Array, samples: list[Sample]
 def judge_noise(given: LabelledSamples, measures: list[Measures]) -> Iterable[Shortcut]:
     """Judge the noise, which what a picture shows does not explain."""
     measures = [one for one in measures if one.picture.sample in given.label_of and one.side >= _NOISE_SIDE]
-    if len(measures) < given.fewest:
+    if len(measures) < given.required_samples:
         return
     labels = given.labels([one.picture.sample for one in measures])
     found = raised_class([one.noise for one in measures], labels, _NOISY)
@@ -91,7 +91,7 @@ def judge_colour(
 
 def judge_position(given: LabelledSamples, thumbnails: Array, samples: list[Sample]) -> Iterable[Shortcut]:
     """Judge drawings of one class that nearly all lie on one side of the others: they were cut out or moved in another way."""
-    if len(samples) >= given.fewest:
+    if len(samples) >= given.required_samples:
         for said, moves in measure_moves(thumbnails).items():
             yield from _judge_raised(given, moves, samples, "the position", f"lie {said}", _MOVED)
 
@@ -100,7 +100,7 @@ def _judge_raised(
     given: LabelledSamples, values: Array, samples: list[Sample], called: str, said: str, share: float
 ) -> Iterable[Shortcut]:
     """Judge values that are higher in nearly all pictures of one class than in this share of the others (interval)."""
-    if len(samples) < given.fewest or not values.any():
+    if len(samples) < given.required_samples or not values.any():
         return
     found = raised_class(values.tolist(), given.labels(samples), share)
     if found is not None:
@@ -122,7 +122,7 @@ def judge_blocks(given: LabelledSamples, measures: list[Measures]) -> Iterable[S
     """Judge traces of JPEG in the pixels of files of any format: the pictures of one class come from another place."""
     measures = [one for one in measures if one.picture.sample in given.label_of]
     contrasts = _block_contrasts(measures[:: -(-len(measures) // _BLOCK_PICTURES) or 1])
-    if len(contrasts) < given.fewest:
+    if len(contrasts) < given.required_samples:
         return
     found = find_blocky(np.array(list(contrasts.values())), given.labels(list(contrasts)), _BLOCKY)
     if found is not None:

@@ -24,7 +24,7 @@ def judge_pixels(given: LabelledSamples, measures: list[Measures]) -> Iterable[S
     if 2 * count >= len(measures):
         measures = [one for one in measures if one.pixels is not None and one.pixels.shape == shape]
     chosen = [measures[n] for n in range(0, len(measures), -(-len(measures) // _PICTURES) or 1)]
-    if len(chosen) < given.fewest:
+    if len(chosen) < given.required_samples:
         return
     if 2 * count >= len(measures):
         # A mark on one class changes its pixels to one level; a hidden label is in a level or in its lowest bits.

@@ -39,7 +39,7 @@ class SplitThumbnails:
             return cls(np.empty((0, 32, 32), np.uint8), np.empty(0, np.int64), np.empty(0, object))
         known = {
             (row["split"], row["index"]): (splits.index(row["split"]), row["label"])
-            for row in context.cached(select_splits(context))
+            for row in context.query_once(select_splits(context))
             if row["split"] in splits
         }
         places = [n for n, one in enumerate(given.pictures) if one.sample in known]
@@ -88,7 +88,7 @@ def find_turned_splits(context: Context, splits: Sequence[str]) -> Iterable[Find
             if turn is not None:
                 which = "" if label is None else f" of the class {show_class(context.run.classes, label)}"
                 yield Finding(
-                    f"The pictures{which} in the split {split} are {turn.said} against those in {splits[0]}.",
+                    f"The pictures{which} in the split {split} are {turn.description} against those in {splits[0]}.",
                     stage=0,
                     value=turn.place,
                     threshold=0.0,

@@ -40,7 +40,7 @@ _TURNS: tuple[tuple[str, Callable[[Array], Array]], ...] = (
 class TurnedGroup:
     """How the pictures of a group are turned, and where they lie on average: -1 is fully turned, 1 is not at all."""
 
-    said: str
+    description: str
     place: float
     error: float
 
@@ -55,7 +55,7 @@ def find_turn(reference: Array, group: Array) -> TurnedGroup | None:
     mean = learned.mean(axis=0)
     weigh = np.linalg.inv(np.cov(learned.reshape(len(learned), -1), rowvar=False) + _RIDGE * np.eye(mean.size))
     found: list[tuple[float, TurnedGroup]] = []
-    for said, turn in _TURNS:
+    for description, turn in _TURNS:
         turned = turn(mean)
         # Fisher's discriminant between the mean and the turned mean.
         towards = (mean - turned).ravel()
@@ -68,7 +68,7 @@ def find_turn(reference: Array, group: Array) -> TurnedGroup | None:
         (high, its_error), (low, error) = ((p.mean(), p.std() / math.sqrt(len(p))) for p in places)
         if low + _ERRORS * error < 0 < high - _ERRORS * its_error:
             apart = float(((tried.mean(axis=0) - turned) ** 2).sum())
-            found.append((apart, TurnedGroup(said, float(low), float(error))))
+            found.append((apart, TurnedGroup(description, float(low), float(error))))
     # A picture that is much the same from left to right fits several turns: the nearest is meant.
     return min(found, key=lambda one: one[0])[1] if found else None
 

@@ -119,4 +119,7 @@ def _digests(file: Any) -> Iterator[tuple[str | None, Order]]:
             yield values.digest(form), order
             for kept in (None, {"type": "Image"}):
                 raw = np.frombuffer(form.tobytes(), np.uint8)
-                yield hashing.digest_parts("tensor", str(form.dtype), form.shape, raw, tv.meaning(kept)), order
+                yield (
+                    hashing.digest_parts("tensor", str(form.dtype), form.shape, raw, tv.digested_metadata(kept)),
+                    order,
+                )

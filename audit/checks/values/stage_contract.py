@@ -85,7 +85,7 @@ class StageContract(Check):
             "SELECT stage, approx_quantile(min, 0.05) AS low, approx_quantile(max, 0.95) AS high "
             f"FROM {context.outputs} WHERE kind IN ('tensor', 'array') GROUP BY stage"
         )
-        row = next((row for row in context.cached(query) if row["stage"] == number), None)
+        row = next((row for row in context.query_once(query) if row["stage"] == number), None)
         if row is None or row["low"] is None or row["high"] is None:
             return []
         slack = context.options["range_factor"] * max(row["high"] - row["low"], 1e-6)

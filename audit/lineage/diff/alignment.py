@@ -37,7 +37,7 @@ class AlignmentStep:
         return stage.name
 
     @property
-    def random(self) -> bool:
+    def is_random(self) -> bool:
         """Whether either side draws random numbers here."""
         return bool((self.a and self.a.random) or (self.b and self.b.random))
 

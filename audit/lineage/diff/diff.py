@@ -122,7 +122,7 @@ class Diff(PrintableView):
             found[group.step.name] = found.get(group.step.name, 0) + group.count
         return found
 
-    def exceeded(self, *, max_regressions: int | None = None, max_divergent: int | None = None) -> list[str]:
+    def exceeded_limits(self, *, max_regressions: int | None = None, max_divergent: int | None = None) -> list[str]:
         """Return one sentence for each limit that is exceeded, and one if no sample was compared, even without limits."""
         broken = []
         if not self.matched:

@@ -117,7 +117,7 @@ def find_divergences(
         step, examples, errors = steps[group["step"]], group["examples"], group["errors"]
         traces = [_traces(reader, a, b, examples[0])]
         traces[0][0].trust = traces[0][1].trust = trust
-        if step.random or is_stored(traces[0], step.at_a, step.at_b):
+        if step.is_random or is_stored(traces[0], step.at_a, step.at_b):
             # More of them tell more only where their draws or values were kept.
             traces += [_traces(reader, a, b, example) for example in examples[1:]]
         reason, detail = _explain(a, b, step, group["why"], traces)
@@ -127,7 +127,7 @@ def find_divergences(
         size = measure(traces, step.at_a, step.at_b, derive=derive and number < _DERIVED)
         drawn = (
             [_drawn_parameters(traces[0][0], step.at_a), _drawn_parameters(traces[0][1], step.at_b)]
-            if step.random
+            if step.is_random
             else [None, None]
         )
         example = DivergenceExample(**examples[0], drawn_a=drawn[0], drawn_b=drawn[1])
@@ -179,7 +179,7 @@ def _same_stage(a: Side, b: Side, step: AlignmentStep, traces: list[tuple[Trace,
     if step.change == "changed":
         moved = f": {step.a.qualname} → {step.b.qualname}" if step.a.qualname != step.b.qualname else ""
         return "code changed", f"the source code of the stage differs{moved}"
-    if step.random and not _draws_alike(step, traces):
+    if step.is_random and not _draws_alike(step, traces):
         return "random draw", _why_drawn(a, b, traces)
     # A change of this package itself explains nothing: observing changes no value.
     changed = {name: pair for name, pair in version_changes(a, b).items() if name != "audit"}

@@ -19,7 +19,7 @@ def p_value(regressions: int, fixes: int) -> float:
     total, fewer = regressions + fixes, min(regressions, fixes)
     if 2 * fewer == total:
         return 1.0
-    return min(1.0, _exact_test(total, fewer) if total <= _WHOLE else _logarithmic(total, fewer))
+    return min(1.0, _exact_test(total, fewer) if total <= _WHOLE else _log_tail(total, fewer))
 
 
 def _exact_test(total: int, fewer: int) -> float:
@@ -31,7 +31,7 @@ def _exact_test(total: int, fewer: int) -> float:
     return 2 * tail / 2**total if total < 1000 else math.exp(math.log(2 * tail) - total * math.log(2))
 
 
-def _logarithmic(total: int, fewer: int) -> float:
+def _log_tail(total: int, fewer: int) -> float:
     largest = math.lgamma(total + 1) - math.lgamma(fewer + 1) - math.lgamma(total - fewer + 1) - total * math.log(2)
     # From the largest term downwards, each relative to it: the rest is too small to be seen soon enough.
     relative, term, k = [1.0], 1.0, fewer

@@ -62,8 +62,8 @@ def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: S
     """Return a temporary table `compared` with one row for each row of `pairs`."""
     pieces = split_pairs(scratch, pairs, a, b)
     differences = {
-        "model": _constant(_model_changed(scratch, pieces, a, b)),
-        "pipeline": _constant(scratch.row(f"SELECT {pipeline_changed(a.run_literal, b.run_literal)}")[0]),
+        "model": _to_sql(_model_changed(scratch, pieces, a, b)),
+        "pipeline": _to_sql(scratch.row(f"SELECT {pipeline_changed(a.run_literal, b.run_literal)}")[0]),
     }
     main = [step for step in steps if not step.is_target]
     target = [step for step in steps if step.is_target]
@@ -93,7 +93,7 @@ def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: S
     return compared
 
 
-def _constant(value: bool | None) -> str:
+def _to_sql(value: bool | None) -> str:
     """Return a truth value as SQL."""
     return "NULL" if value is None else str(value).lower()
 

@@ -51,7 +51,10 @@ def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Pi
     ranges = scratch.rows(_BOUNDS.format(pairs=pairs, width=width))
     if not _is_narrow(ranges):
         return whole
-    chosen = [_within("index_a", *bounds[:2]) + " AND " + _within("index_b", *bounds[2:]) for bounds in ranges]
+    chosen = [
+        _range_condition("index_a", *bounds[:2]) + " AND " + _range_condition("index_b", *bounds[2:])
+        for bounds in ranges
+    ]
     pieces = [
         Piece(f"(FROM {pairs} WHERE {near})", _rows(scratch, a, *bounds[:2]), _rows(scratch, b, *bounds[2:]))
         for near, bounds in zip(chosen, ranges, strict=True)
@@ -65,10 +68,10 @@ def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Pi
 
 def _rows(scratch: Scratch, side: Side, first: int, last: int) -> PieceRows:
     tables = [scratch.rows_between(table, side.run.run_id, first, last) for table in ("stage_outputs", "predictions")]
-    return PieceRows(f"{side.rows} AND {_within('index', first, last)}", *tables)
+    return PieceRows(f"{side.rows} AND {_range_condition('index', first, last)}", *tables)
 
 
-def _within(column: str, first: int, last: int) -> str:
+def _range_condition(column: str, first: int, last: int) -> str:
     return f"{column} BETWEEN {first} AND {last}"
 
 

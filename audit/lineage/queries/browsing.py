@@ -66,12 +66,12 @@ def _labels(run: Run, target: Sequence[float] | None, scores: Sequence[float] | 
     """Return the wanted labels and those with a score above 0.5, as the view `label_scores` takes them."""
     names = dict(enumerate(run.classes or ()))
 
-    def chosen(values: Sequence[float]) -> str:
+    def name_labels(values: Sequence[float]) -> str:
         found = [names.get(n, str(n)) for n, value in enumerate(values) if value > 0.5]
         more = len(found) - _MOST_LABELS
         return ", ".join(found[:_MOST_LABELS]) + (f" and {more} more" if more > 0 else "") or "none"
 
-    return " → ".join(chosen(values) for values in (target, scores) if values is not None)
+    return " → ".join(name_labels(values) for values in (target, scores) if values is not None)
 
 
 _MOST_LABELS = 6

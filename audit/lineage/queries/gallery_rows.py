@@ -205,7 +205,7 @@ def with_names(run: Run, samples: list[GalleryRow]) -> list[GalleryRow]:
     return samples
 
 
-def matching(picked: PickedSamples) -> tuple[str, ...]:
+def count_queries(picked: PickedSamples) -> tuple[str, ...]:
     """Return the queries that count the samples, to be tried in order."""
     return tuple(f"SELECT count(*) FROM {rows}" for rows in picked.rows)
 

@@ -74,7 +74,7 @@ def _splits(reader: Reader, run: Run) -> list[str]:
     return [str(name) for (name,) in reader.sql(query, parameters=[run.run_id]).fetchall()]
 
 
-def similar(reader: Reader, run: Run, key: tuple[int, int, int], most: int = 12) -> list[SimilarSample]:
+def find_similar(reader: Reader, run: Run, key: tuple[int, int, int], most: int = 12) -> list[SimilarSample]:
     """Return the samples whose vectors are nearest to that of one (epoch, index, visit), of all splits of the run.
 
     All vectors are of one epoch, its own or the map's last: a sample's points in other epochs are not other samples.

@@ -399,7 +399,7 @@ class Mistakes:
     def __len__(self) -> int:
         return len(self._indices)
 
-    def around(self, index: int, visit: int) -> tuple[dict[str, int] | None, dict[str, int] | None]:
+    def find_neighbours(self, index: int, visit: int) -> tuple[dict[str, int] | None, dict[str, int] | None]:
         """Return the mistake before and the one after, each with its index and visit."""
         places, here = range(len(self)), (index, visit)
         before, after = bisect_left(places, here, key=self._key), bisect_right(places, here, key=self._key)

@@ -16,11 +16,11 @@ def class_orders(classes: list[str]) -> dict[str, list[int]]:
         "with the classes sorted by the numbers in their names": sorted(classes, key=_natural_key),
         "with the classes in reverse order": classes[::-1],
     }
-    found = {said: [classes.index(name) for name in order] for said, order in orders.items()}
+    found = {description: [classes.index(name) for name in order] for description, order in orders.items()}
     found["with every class moved up by one"] = [(n + 1) % count for n in range(count)]
     found["with every class moved down by one"] = [(n - 1) % count for n in range(count)]
     same = list(range(count))
-    return {said: order for said, order in found.items() if order != same and sorted(order) == same}
+    return {description: order for description, order in found.items() if order != same and sorted(order) == same}
 
 
 def _natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -37,7 +37,7 @@ class GradedSample:
 class Counterfactual:
     """One change of the input, and how many samples it turned right and wrong."""
 
-    said: str
+    description: str
     fixed: int = 0
     broken: int = 0
     samples: int = 0
@@ -121,21 +121,21 @@ class _Prober:
         return result
 
     def _try_orders(self, now: list[int], graded: list[GradedSample], right: list[bool]) -> None:
-        for said, order in self._orders.items():
+        for description, order in self._orders.items():
             moved = [order[p] if p < len(order) else p for p in now]
-            self._compare(said, moved, graded, right)
+            self._compare(description, moved, graded, right)
 
     def _try_preparations(self, prepared: PreparedBatch, graded: list[GradedSample], right: list[bool]) -> None:
-        for said, make in preparations(prepared).items():
-            if not self._is_given_up(said):
-                self._compare(said, self._predict(make()), graded, right)
+        for description, make in preparations(prepared).items():
+            if not self._is_given_up(description):
+                self._compare(description, self._predict(make()), graded, right)
 
-    def _is_given_up(self, said: str) -> bool:
-        known = self._result.changes.get(said)
+    def _is_given_up(self, description: str) -> bool:
+        known = self._result.changes.get(description)
         return known is not None and known.samples >= _FIRST and known.fixed <= known.broken
 
-    def _compare(self, said: str, predicted: list[int], graded: list[GradedSample], right: list[bool]) -> None:
-        counted = self._result.changes.setdefault(said, Counterfactual(said))
+    def _compare(self, description: str, predicted: list[int], graded: list[GradedSample], right: list[bool]) -> None:
+        counted = self._result.changes.setdefault(description, Counterfactual(description))
         _count(counted, right, [p == one.label for p, one in zip(predicted, graded, strict=True)])
 
     def _predict(self, inputs: torch.Tensor) -> list[int]:

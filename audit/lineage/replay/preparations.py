@@ -56,7 +56,7 @@ def read_batch(made: Sequence[ReplayedVisit]) -> PreparedBatch | None:
         return None
     inputs = torch.stack([value.as_subclass(torch.Tensor).float() for value in finals])
     units = _units(made, inputs)
-    gain, offset = _affine(units, inputs) if units is not None else (None, None)
+    gain, offset = _fit_gain_and_offset(units, inputs) if units is not None else (None, None)
     loaded = [_as_unit(_decode(one, "0"), inputs.shape[1]) for one in made]
     return PreparedBatch(inputs, units, gain, offset, loaded)
 
@@ -71,7 +71,7 @@ def preparations(given: PreparedBatch) -> dict[str, Preparation]:
     if units is not None:
         found |= _normalisations(units, x)
     else:
-        found |= {f"{said}, once more": _scaler(x, *usual) for said, usual in list(_USUAL.items())[:2]}
+        found |= {f"{description}, once more": _scaler(x, *usual) for description, usual in list(_USUAL.items())[:2]}
     if known is not None:
         found["with light and dark inverted"] = lambda: given.normalise(torch.ones_like(known) - known)
     if x.shape[2] == x.shape[3]:
@@ -84,11 +84,13 @@ def preparations(given: PreparedBatch) -> dict[str, Preparation]:
 
 def _normalisations(units: torch.Tensor, x: torch.Tensor) -> dict[str, Preparation]:
     made = {
-        said: _scaler(units, mean, std) for said, (mean, std) in _USUAL.items() if len(mean) in (1, int(x.shape[1]))
+        description: _scaler(units, mean, std)
+        for description, (mean, std) in _USUAL.items()
+        if len(mean) in (1, int(x.shape[1]))
     }
     # What the pipeline does already is not a counterfactual.
     spread = float(x.std()) or 1.0
-    return {said: make for said, make in made.items() if float((make() - x).abs().mean()) > 0.05 * spread}
+    return {description: make for description, make in made.items() if float((make() - x).abs().mean()) > 0.05 * spread}
 
 
 def _scaler(pictures: torch.Tensor, mean: list[float], std: list[float]) -> Preparation:
@@ -169,7 +171,7 @@ def _as_unit(value: Any, channels: int) -> torch.Tensor | None:
     return torch.from_numpy(np.ascontiguousarray(array).astype(np.float32) / (255 if whole else 1))
 
 
-def _affine(units: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _fit_gain_and_offset(units: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return each channel's gain and offset from the pictures to the inputs; None if they do not explain the inputs."""
     a = units.transpose(0, 1).flatten(1).double()
     b = inputs.transpose(0, 1).flatten(1).double()

@@ -33,9 +33,9 @@ def as_junit(report: Report) -> str:
 def _suite(report: Report, outcome: CheckOutcome, number: int, now: str) -> ET.Element:
     suite = ET.Element(
         "testsuite",
-        package=f"audit.{_safe(outcome.group)}",
+        package=f"audit.{_replace_forbidden_characters(outcome.group)}",
         id=str(number),
-        name=_safe(outcome.check),
+        name=_replace_forbidden_characters(outcome.check),
         timestamp=now,
         hostname="localhost",
         time=f"{outcome.seconds:.3f}",
@@ -47,7 +47,7 @@ def _suite(report: Report, outcome: CheckOutcome, number: int, now: str) -> ET.E
     suite.set("tests", str(len(cases)))
     for key, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(key, str(sum(case.find(tag) is not None for case in cases)))
-    ET.SubElement(suite, "system-out").text = _safe("\n".join(lesser))
+    ET.SubElement(suite, "system-out").text = _replace_forbidden_characters("\n".join(lesser))
     ET.SubElement(suite, "system-err")
     return suite
 
@@ -95,12 +95,14 @@ def _details(report: Report, finding: Finding, weight: str) -> str:
 def _case(
     suite: ET.Element, outcome: CheckOutcome, name: str, tag: str | None, message: str, kind: str, details: str = ""
 ) -> None:
-    classname = f"audit.{_safe(outcome.group)}.{_safe(outcome.check)}"
-    case = ET.SubElement(suite, "testcase", classname=classname, name=_safe(name), time="0")
+    classname = f"audit.{_replace_forbidden_characters(outcome.group)}.{_replace_forbidden_characters(outcome.check)}"
+    case = ET.SubElement(suite, "testcase", classname=classname, name=_replace_forbidden_characters(name), time="0")
     if tag:
-        child = ET.SubElement(case, tag, {} if tag == "skipped" else {"type": kind}, message=_safe(message))
-        child.text = _safe(details) or None
+        child = ET.SubElement(
+            case, tag, {} if tag == "skipped" else {"type": kind}, message=_replace_forbidden_characters(message)
+        )
+        child.text = _replace_forbidden_characters(details) or None
 
 
-def _safe(text: str) -> str:
+def _replace_forbidden_characters(text: str) -> str:
     return _FORBIDDEN.sub("\ufffd", text)

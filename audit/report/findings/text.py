@@ -73,7 +73,7 @@ def _lines(report: Report, detail: _Detail, verbose: bool) -> Iterator[tuple[str
         yield from _pass_lines(passed, verbose=verbose)
     for note in report.notes:
         yield "yellow", f"note  {clean(note)}"
-    yield ("green" if report.passed else "red"), _ending(report, len(passed), len(skipped))
+    yield ("green" if report.passed else "red"), _result_line(report, len(passed), len(skipped))
 
 
 def _pass_lines(outcomes: list[CheckOutcome], *, verbose: bool) -> Iterator[tuple[str, str]]:
@@ -135,7 +135,7 @@ def _kind(finding: Finding) -> tuple[str | None, int | None, str]:
     return finding.severity, finding.stage, _VARYING.sub("", message)
 
 
-def _ending(report: Report, passed: int, skipped: int) -> str:
+def _result_line(report: Report, passed: int, skipped: int) -> str:
     failed = sum(outcome.fails(report.fail_on) for outcome in report.outcomes)
     lesser = len(report.with_status("fail", "error")) - failed
     warned = f", {lesser} with lesser findings" if lesser else ""

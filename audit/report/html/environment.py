@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from audit.display import visible
+from audit.display import to_visible
 from audit.errors import MissingExtra
 from audit.report.html import charts
 
@@ -29,7 +29,7 @@ FILTERS = {
     "reliability": charts.reliability,
     "losses": charts.losses,
     "sparkline": charts.sparkline,
-    "printable": visible,
+    "printable": to_visible,
 }
 
 

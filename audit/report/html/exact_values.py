@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from audit.errors import AuditError
-from audit.values.thumbnail import viewable
+from audit.values.thumbnail import to_viewable
 
 Values = npt.NDArray[Any]
 
@@ -60,7 +60,7 @@ def pack(values: Values) -> bytes:
 
 def _find_first(value: object, depth: int) -> Values | None:
     if isinstance(value, Image.Image):
-        shown = viewable(value) if value.mode in ("P", "PA") else value
+        shown = to_viewable(value) if value.mode in ("P", "PA") else value
         return _laid_out(np.asarray(shown))
     if isinstance(value, np.ndarray):
         return _laid_out(value)

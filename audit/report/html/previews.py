@@ -13,7 +13,7 @@ from PIL import Image, ImageChops, ImageOps
 
 from audit.picture_formats import open_picture
 from audit.values import Preview
-from audit.values.thumbnail import viewable
+from audit.values.thumbnail import to_viewable
 
 _MOST_PIXELS = 80_000_000
 _SIDE = 384
@@ -51,7 +51,7 @@ def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
 
 def encode_picture(picture: Image.Image, side: int = _SIDE) -> Encoded:
     """Return a picture as a newly encoded one, no larger than `side`."""
-    shown = viewable(picture).copy()
+    shown = to_viewable(picture).copy()
     shown.thumbnail((side, side))
     return save_picture(shown)
 
@@ -65,7 +65,7 @@ def decode(data: bytes) -> Image.Image | None:
             opened.draft(None, (_SIDE, _SIDE))
             opened.load()
             # A copy: the original may be read lazily, and would need its file again later.
-            picture = viewable(opened).copy()
+            picture = to_viewable(opened).copy()
             picture.info = {}
             picture.thumbnail((_SIDE, _SIDE))
             return picture

@@ -86,13 +86,13 @@ class ObjectFilesystem(Filesystem):
         return self.is_folder(path)
 
     def is_folder(self, path: str) -> bool:
-        def first() -> bool:
+        def has_entry() -> bool:
             try:
                 return next(self._client.entries(self._folder(path)), None) is not None
             except NoBucket:
                 return False
 
-        return retry_request(first, self._refusal("listed", path))
+        return retry_request(has_entry, self._refusal("listed", path))
 
     def read(self, path: str) -> bytes:
         key = self._key(path)

@@ -46,7 +46,7 @@ class Lease:
         """Hold the lease, or StoreBusy."""
         found = read_lease(self._client, self._key, self._shown)
         if found is not None and is_held(found):
-            raise self._busy()
+            raise self._busy_error()
         if found is not None and not self._client.can_match:
             raise StoreError(
                 f"A writer of {self._shown} ended without releasing its lease, and this service has no safe way to "
@@ -83,9 +83,9 @@ class Lease:
                 now = self._client.get(self._key)
                 if now.data == data:
                     return now.version
-                raise self._busy() from None
+                raise self._busy_error() from None
             except FileNotFoundError:
-                raise self._busy() from None
+                raise self._busy_error() from None
 
         self._version = retry_request(put, f"The lease of {self._shown} could not be taken")
 
@@ -112,7 +112,7 @@ class Lease:
         content = {"token": self._token, "renewed": self._renewed, "seconds": SECONDS, "released": released}
         return json.dumps(content).encode()
 
-    def _busy(self) -> StoreBusy:
+    def _busy_error(self) -> StoreBusy:
         return StoreBusy(
             f"Another process is writing {self._shown}, or did until less than {SECONDS:g} seconds ago.",
             hint="Wait until it has finished, or stop it and wait a minute, and try again.",

@@ -85,7 +85,7 @@ class IndexLookup:
         key = self._keys.get(name)
         found = self._kept.get(key) if key else None
         if found is None:
-            found = Indices(_distinct(self._read(name)))
+            found = Indices(_distinct_values(self._read(name)))
             with self._lock:
                 self._keep(name, found)
         return index in found
@@ -108,7 +108,7 @@ class IndexLookup:
                     pages = self._pages[path] = IndexPages(_below_run(path), reader.read_at)
                 return pages.holds(index, reader.read_at)
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _unreadable_error(path, error) from error
         except ValueError as error:
             raise _change_error(path) from error
 
@@ -128,7 +128,7 @@ class IndexLookup:
         try:
             found = read_index_set(_below_run(path), self._filesystem.read(path))
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise _unreadable_error(path, error) from error
         if found is None:
             raise _change_error(path)
         return found
@@ -161,7 +161,7 @@ class IndexLookup:
             handle.close()
 
 
-def _distinct(found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _distinct_values(found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the distinct values in order; a part is written in order of index, so that it need not be sorted again."""
     if len(found) and not (found[:-1] <= found[1:]).all():
         found = np.sort(found)
@@ -181,7 +181,7 @@ def _below_run(path: str) -> str:
     return "/".join(path.rsplit("/", 2)[1:])
 
 
-def _unreadable(path: str, error: OSError) -> StoreDamaged:
+def _unreadable_error(path: str, error: OSError) -> StoreDamaged:
     return StoreDamaged(
         f"{path} of the store cannot be read: {error.strerror}.",
         hint="Open the store again: another process may have merged or removed the run. Else see: audit store verify",

@@ -116,7 +116,7 @@ class Sandbox:
     def start(self) -> None:
         """Start the process now rather than at the first query."""
         with self._lock:
-            self._alive()
+            self._ensure_nursery()
 
     def close(self) -> None:
         """End the process and every query that runs in it."""
@@ -190,7 +190,7 @@ class Sandbox:
         """Give one end of a connection to the child that is ready; its process id."""
         with self._lock, theirs:
             for attempt in (0, 1):
-                control = self._alive()
+                control = self._ensure_nursery()
                 try:
                     socket.send_fds(control, [b"Q" + bytes(8)], [theirs.fileno()])
                     return int(LENGTH.unpack(receive_exactly(control, LENGTH.size))[0])
@@ -205,7 +205,7 @@ class Sandbox:
             if self._control is not None:
                 self._control.sendall(b"K" + LENGTH.pack(pid))
 
-    def _alive(self) -> socket.socket:
+    def _ensure_nursery(self) -> socket.socket:
         if self._nursery is not None and self._nursery.poll() is None and self._control is not None:
             return self._control
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -61,7 +61,7 @@ class BlockWriter:
 
     def _flush(self) -> None:
         self._tally += Tally.of(self._pending.select(COUNTED))
-        with self._filesystem.writing() as files:
+        with self._filesystem.open_writer() as files:
             for name in self._pending.names():
                 part, data = part_of(name, self._pending.table(name), len(self._parts), self._prefix, self._buffer)
                 files.create(f"{self._folder}/{part.file}", data)

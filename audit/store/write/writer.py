@@ -180,7 +180,7 @@ class RunWriter:
         tally = self._count_pending()
         try:
             folder = run_folder(self.run.run_id)
-            with self._filesystem.writing() as files:
+            with self._filesystem.open_writer() as files:
                 indices = self._write_indices(files)
                 for name in self._pending.names():
                     part, data = part_of(name, self._pending.table(name), self._numbers[name], buffer=self._buffer)

@@ -28,7 +28,8 @@ def checks(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     epoch = state.epoch(store, row)
     found = (
-        state.about(store, row, "findings", lambda: overview.findings(store, row, _LISTED, _LISTED), wait=None) or []
+        state.ask_about(store, row, "findings", lambda: overview.findings(store, row, _LISTED, _LISTED), wait=None)
+        or []
     )
     grouped: dict[str, list[overview.FindingSummary]] = {}
     for finding in found:
@@ -36,7 +37,9 @@ def checks(state: AppState, request: Request) -> Page:
     groups = [_group(name, many) for name, many in grouped.items()]
     groups.sort(key=lambda group: (_ORDER.get(group["status"], 2), _WORST.get(group["severity"], 0), group["name"]))
     shown = {finding["index"] for group in groups for finding in group["pictures"]}
-    shows = state.about(store, row, ("shows", 0), lambda: browsing.shows(store, row, 0), wait=None) if shown else None
+    shows = (
+        state.ask_about(store, row, ("shows", 0), lambda: browsing.shows(store, row, 0), wait=None) if shown else None
+    )
     return Page(
         "checks.html",
         {"run": run_view(row), "groups": groups, "epoch": epoch, "shows": shows, "location": store.location},

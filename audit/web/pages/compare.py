@@ -139,7 +139,7 @@ def _trace(store: Reader, run: Run, request: Request, side: str) -> Any:
 def _diff(state: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> Diff | None:
     commits = (store.manifest(a.run_id).commit, store.manifest(b.run_id).commit)
     question = ("diff", a.run_id, b.run_id, *commits)
-    return state.answers.within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
+    return state.answers.ask_within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
 
 
 def _diff_json(found: Diff) -> JsonObject:

@@ -85,7 +85,7 @@ def _chosen_items(state: AppState, request: Request) -> set[SampleIdentity]:
         indices, keys = _named_samples(picked)
         return items_at(store, run.run_id, keys) | items_of(store, run.run_id, indices)
     # The condition is a user's SQL: it runs in the sandbox.
-    rows = selection(state, store, run, request).picked.rows
+    rows = selection(state, store, run, request).picked_samples.rows
     found = state.sandbox.query(*(f"SELECT DISTINCT index, split, root FROM {one}" for one in rows), limit=_MOST)
     if found.more:
         raise UsageError(

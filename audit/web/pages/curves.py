@@ -39,7 +39,7 @@ def curves(state: AppState, request: Request) -> Page:
     numbers = [int(one) for one in asked] or worst[:_WORST]
     found = []
     for number in numbers:
-        curve = state.about(
+        curve = state.ask_about(
             store,
             row,
             ("curve", epoch, split, number),

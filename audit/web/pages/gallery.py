@@ -52,7 +52,9 @@ def gallery(state: AppState, request: Request) -> Page:
     stages = overview.stages(store, row)
     chosen = selection(state, store, row, request)
     last = state.epoch(store, row)
-    of_splits = state.about(store, row, ("stage splits", last), lambda: overview.stage_splits(store, row, last)) or {}
+    of_splits = (
+        state.ask_about(store, row, ("stage splits", last), lambda: overview.stage_splits(store, row, last)) or {}
+    )
     query = f"FROM lineage WHERE run_id = {literal(row.run_id)}" + (
         f" AND (\n{chosen.condition}\n)" if chosen.condition else ""
     )
@@ -87,8 +89,8 @@ def filters(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     chosen = selection(state, store, row, request)
     epoch, stage = chosen.epoch, chosen.stage
-    found = state.about(store, row, ("facets", epoch), lambda: facets(store, row, epoch), wait=None) or []
-    of_stage = state.about(
+    found = state.ask_about(store, row, ("facets", epoch), lambda: facets(store, row, epoch), wait=None) or []
+    of_stage = state.ask_about(
         store, row, ("facets", epoch, stage), lambda: stage_facets(store, row, epoch, stage), wait=None
     )
     named = {one.name: one for one in chosen.filters}
@@ -180,13 +182,13 @@ def count(state: AppState, request: Request) -> Page:
     """Return how many samples the condition picks."""
     store = state.store
     row = store.run(request.path_params["run"])
-    queries = gallery_rows.matching(selection(state, store, row, request).picked)
+    queries = gallery_rows.count_queries(selection(state, store, row, request).picked_samples)
 
-    def counted() -> int:
+    def count_samples() -> int:
         return int(state.sandbox.query(*queries, limit=1).rows[0][0])
 
     try:
-        found = state.about(store, row, ("count", queries), counted, wait=None)
+        found = state.ask_about(store, row, ("count", queries), count_samples, wait=None)
     except QueryError:
         found = None
     return Page("gallery_count.html", {"count": found})
@@ -203,7 +205,7 @@ def _start(state: AppState, chosen: GallerySelection, request: Request) -> tuple
     cursor = cursor_of(state, chosen, (int(numbers[0]), int(numbers[1]), int(numbers[2])))
     if cursor is None:
         return None, False, BLOCK
-    built = gallery_rows.count_earlier(chosen.picked, cursor, order=chosen.order)
+    built = gallery_rows.count_earlier(chosen.picked_samples, cursor, order=chosen.order)
     before = int(state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).rows[0][0])
     if before >= _MOST_AT_ONCE:
         return cursor, True, BLOCK
@@ -213,9 +215,9 @@ def _start(state: AppState, chosen: GallerySelection, request: Request) -> tuple
 def _block(state: AppState, store: Reader, row: Run, request: Request) -> JsonObject:
     chosen = selection(state, store, row, request)
     cursor, including, many = _start(state, chosen, request)
-    built = gallery_rows.block(chosen.picked, order=chosen.order, after=cursor, limit=many, including=including)
+    built = gallery_rows.block(chosen.picked_samples, order=chosen.order, after=cursor, limit=many, including=including)
     asked = ("block", built.queries, tuple(built.parameters))
-    answer = state.about(store, row, asked, lambda: _ask(state, built, many), wait=None)
+    answer = state.ask_about(store, row, asked, lambda: _ask(state, built, many), wait=None)
     rows = gallery_rows.with_names(row, answer.typed_rows(gallery_rows.GalleryRow) if answer else [])
     following = built.cursor(rows[-1]) if len(rows) == many else None
     shows = _shows(state, store, row, chosen.stage, None)
@@ -246,7 +248,7 @@ def _describe(
     def look() -> tuple[dict[browsing.Key, str | None], dict[browsing.Key, str]]:
         return browsing.sources(store, row, keys), browsing.summaries(store, row, keys)
 
-    return state.about(store, row, ("described", keys), look, wait=None) or ({}, {})
+    return state.ask_about(store, row, ("described", keys), look, wait=None) or ({}, {})
 
 
 def _ask(state: AppState, built: gallery_rows.GalleryBlock, many: int) -> Answer:
@@ -254,7 +256,7 @@ def _ask(state: AppState, built: gallery_rows.GalleryBlock, many: int) -> Answer
 
 
 def _shows(state: AppState, store: Reader, row: Run, stage: int, wait: float | None) -> str | None:
-    return state.about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
+    return state.ask_about(store, row, ("shows", stage), lambda: browsing.shows(store, row, stage), wait=wait)
 
 
 def _key(sample: gallery_rows.GalleryRow) -> browsing.Key:

@@ -54,7 +54,7 @@ class GallerySelection:
         return " AND ".join([*ours, f"(\n{self.where}\n)"]) if ours and self.where else " AND ".join(ours) or self.where
 
     @property
-    def picked(self) -> gallery_rows.PickedSamples:
+    def picked_samples(self) -> gallery_rows.PickedSamples:
         """Return the samples that it picks."""
         return gallery_rows.PickedSamples(self.run, self.condition, self.completeness)
 
@@ -79,7 +79,7 @@ def selection(state: AppState, store: Reader, row: Run, request: Request) -> Gal
     of = asked.get("of", "all" if not last or _EPOCH.search(picks) else str(last))
     if of != "all" and not of.isdecimal():
         raise UsageError(f"of must be an epoch or all, not {of[:40]!r}.")
-    known = state.about(store, row, "completeness", lambda: gallery_rows.completeness(store, row), wait=None)
+    known = state.ask_about(store, row, "completeness", lambda: gallery_rows.completeness(store, row), wait=None)
     return GallerySelection(
         row,
         known or "unknown",
@@ -104,7 +104,7 @@ def neighbours(
     state: AppState, chosen: GallerySelection, key: browsing.Key
 ) -> tuple[browsing.VisitPlace | None, browsing.VisitPlace | None]:
     """Return the samples before and after one in the order of a gallery; None where there is none."""
-    picked = chosen.picked
+    picked = chosen.picked_samples
     gallery = (picked.run.run_id, state.store.manifest(picked.run.run_id).commit, picked.condition, chosen.order)
     if (known := state.neighbours.find(gallery, key)) is not None:
         return known
@@ -121,6 +121,6 @@ def _places(found: Sequence[Sequence[int]] | None) -> list[browsing.VisitPlace]:
 
 def cursor_of(state: AppState, chosen: GallerySelection, key: browsing.Key) -> str | None:
     """Return where a sample is in the order of a gallery; None where the gallery does not have it."""
-    built = gallery_rows.place(chosen.picked, key, order=chosen.order)
+    built = gallery_rows.place(chosen.picked_samples, key, order=chosen.order)
     here = state.sandbox.query(*built.queries, parameters=built.parameters, limit=1).typed_rows(gallery_rows.GalleryRow)
     return built.cursor(here[0]) if here else None

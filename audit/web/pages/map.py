@@ -29,7 +29,7 @@ def sample_map(state: AppState, request: Request) -> Page:
     """Return the page; the points come in a request of their own."""
     store = state.store
     row = store.run(request.path_params["run"])
-    found = state.about(store, row, "map", lambda: (maps.sample_map(store, row),), wait=None)
+    found = state.ask_about(store, row, "map", lambda: (maps.sample_map(store, row),), wait=None)
     made = found[0] if found else None
     shown = asdict(made) if made else None
     data = {"run": run_view(row), "map": shown, "last_epoch": state.epoch(store, row), "location": store.location}
@@ -40,11 +40,11 @@ def points(state: AppState, request: Request) -> Response:
     """Return the points as bytes: the length of a JSON header, the header, then a column after the other."""
     store = state.store
     row = store.run(request.path_params["run"])
-    body = state.about(store, row, "points", lambda: _pack(*maps.points(store, row), row.classes or []), wait=None)
+    body = state.ask_about(store, row, "points", lambda: _pack(*maps.points(store, row), row.classes or []), wait=None)
     return Response(body or b"", media_type="application/octet-stream")
 
 
-def similar(state: AppState, request: Request) -> Page:
+def similar_page(state: AppState, request: Request) -> Page:
     """Return samples like one: near it on the map, the same file in other runs, and pictures of any run that look alike."""
     store = state.store
     row = store.run(request.path_params["run"])
@@ -52,11 +52,11 @@ def similar(state: AppState, request: Request) -> Page:
     sample = found.sample
     known = maps.sample_map(store, row)
     key = (sample["epoch"], sample["index"], sample["visit"])
-    near = maps.similar(store, row, key) if known else []
+    near = maps.find_similar(store, row, key) if known else []
     runs = similar_queries.compared_runs(store, row)
 
     def pictures(other: Run) -> SmallPictures:
-        made = state.about(
+        made = state.ask_about(
             store, other, "small pictures", lambda: similar_queries.last_pictures(store, other), wait=None
         )
         assert made is not None

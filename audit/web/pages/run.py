@@ -43,7 +43,9 @@ def run(state: AppState, request: Request) -> Page | Response:
             "epoch": epoch,
             "last_epoch": state.epoch(store, row),
             **_split_view(request, split),
-            "splits": state.about(store, row, ("splits", epoch), lambda: overview.splits(store, row, epoch), wait=None),
+            "splits": state.ask_about(
+                store, row, ("splits", epoch), lambda: overview.splits(store, row, epoch), wait=None
+            ),
             "classes": classes,
             "counts": _panel(state, store, row, epoch, "counts", wait, split, classes),
             "timings": _panel(state, store, row, epoch, "timings", wait, split),
@@ -143,7 +145,7 @@ def compute_ahead(state: AppState, store: Reader) -> None:
     def ask() -> None:
         begin(state, store, newest, overview.last_epoch(store, newest), newest.accuracy_split)
 
-    # Not `about`: the page that needs the answer reports its errors.
+    # Not `ask_about`: the page that needs the answer reports its errors.
     state.answers.ask((newest.run_id, store.manifest(newest.run_id).commit, "foreseen"), ask)
 
 
@@ -155,7 +157,7 @@ def count_epoch(
     def count() -> tuple[overview.RunCounts, TaskResults | None]:
         return overview.counts(store, row, epoch, split), task_results(store, row, epoch)
 
-    return state.about(store, row, ("counts", epoch, split), count, wait=wait)
+    return state.ask_about(store, row, ("counts", epoch, split), count, wait=wait)
 
 
 def _panel(
@@ -171,4 +173,4 @@ def _panel(
     if name == "counts":
         found = count_epoch(state, store, row, epoch, split, wait)
         return counts_view(found[0], classes, task=found[1]) if found else None
-    return state.about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)
+    return state.ask_about(store, row, ("timings", epoch), lambda: overview.timings(store, row, epoch), wait=wait)

@@ -52,7 +52,7 @@ def steps(state: AppState, request: Request) -> Page:
     key = (whole_number(request, "epoch", 0) or 0, index, whole_number(request, "visit", 0) or 0)
     if request.query_params.get("mistakes"):
         mistakes = state.mistakes(store, row, key[0], wait=None)
-        earlier, later = mistakes.around(index, key[2]) if mistakes else (None, None)
+        earlier, later = mistakes.find_neighbours(index, key[2]) if mistakes else (None, None)
         found = {"run_id": row.run_id, "epoch": key[0], "previous_mistake": earlier, "next_mistake": later}
         return Page("trace_mistakes.html", found)
     chosen = gallery_selection.selection(state, store, row, request)
@@ -171,7 +171,7 @@ def _view(state: AppState, store: Reader, found: Trace) -> JsonObject:
     run, sample = found.run, found.sample
     view = trace_of(found)
     mistakes = state.mistakes(store, run, sample["epoch"])
-    before, after = mistakes.around(sample["index"], sample["visit"]) if mistakes else (None, None)
+    before, after = mistakes.find_neighbours(sample["index"], sample["visit"]) if mistakes else (None, None)
     view["previous_mistake"], view["next_mistake"] = before, after
     view["previous_visit"], view["next_visit"] = neighbouring_visits(store, run, sample)
     view["mistakes_known"] = mistakes is not None or not run.wrong

@@ -15,7 +15,7 @@ from audit.web.respond import Page, wants_json
 from audit.web.state import AppState
 
 
-def training(state: AppState, request: Request) -> Page:
+def training_page(state: AppState, request: Request) -> Page:
     """Return the page; its charts fetch their numbers from `series`."""
     store = state.store
     run = store.run(request.path_params["run"])
@@ -33,7 +33,7 @@ def series(state: AppState, request: Request) -> Page:
 
 
 def _series(state: AppState, store: Reader, run: Run) -> JsonObject:
-    found = state.about(store, run, "training", lambda: _ask_questions(store, run), wait=None)
+    found = state.ask_about(store, run, "training", lambda: _ask_questions(store, run), wait=None)
     assert found is not None
     return found
 

@@ -23,11 +23,11 @@ def value(state: AppState, request: Request) -> Response:
     if state.derivations is not None and (known := state.derivations.kept_values(visit_key(found), stage)) is not None:
         return _send(known)
     if not found.is_stored(stage):
-        return _absent(*_why_not_stored(state, found))
+        return _respond_without_value(*_why_not_stored(state, found))
     try:
         return _send(picture_values(found.value(stage, numpy_only=True)))
     except NotAPicture as error:
-        return _absent(error.message, False)
+        return _respond_without_value(error.message, False)
 
 
 def derive(state: AppState, request: Request) -> Response:
@@ -35,13 +35,15 @@ def derive(state: AppState, request: Request) -> Response:
     found = requested_trace(state.store, request)
     why, can_derive = _why_not_stored(state, found)
     if state.derivations is None or not can_derive:
-        return _absent(why, False)
+        return _respond_without_value(why, False)
     try:
         stages = state.derivations.derive(visit_key(found))
     except AuditError as error:
-        return _absent(" ".join(part for part in (error.message, error.hint) if part), False)
+        return _respond_without_value(" ".join(part for part in (error.message, error.hint) if part), False)
     values = stages.get(request.path_params["stage"])
-    return _absent("The output of this stage is not a picture.", False) if values is None else _send(values)
+    return (
+        _respond_without_value("The output of this stage is not a picture.", False) if values is None else _send(values)
+    )
 
 
 def _why_not_stored(state: AppState, found: Trace) -> tuple[str, bool]:
@@ -58,5 +60,5 @@ def _send(values: Values) -> Response:
     return Response(pack(values), media_type="application/octet-stream", headers={"cache-control": _A_WHILE})
 
 
-def _absent(why: str, can_derive: bool) -> Response:
+def _respond_without_value(why: str, can_derive: bool) -> Response:
     return Response(plainjson.dumps({"error": why, "derive": can_derive}), 404, media_type="application/json")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.lineage.diff.alignment import AlignmentStep, align, parameter_changes
-from audit.lineage.diff.mcnemar import _logarithmic, p_value
+from audit.lineage.diff.mcnemar import _log_tail, p_value
 from audit.records import Stage
 
 
@@ -26,7 +26,7 @@ def test_the_p_value_is_the_exact_binomial_tail(regressions: int, fixes: int) ->
 def test_large_counts_agree_with_whole_numbers(regressions: int, fixes: int) -> None:
     total, fewer = regressions + fixes, min(regressions, fixes)
     if 2 * fewer != total:
-        assert min(1.0, _logarithmic(total, fewer)) == pytest.approx(p_value(regressions, fixes), rel=1e-9, abs=1e-300)
+        assert min(1.0, _log_tail(total, fewer)) == pytest.approx(p_value(regressions, fixes), rel=1e-9, abs=1e-300)
 
 
 @pytest.mark.parametrize(

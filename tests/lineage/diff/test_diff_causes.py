@@ -149,7 +149,7 @@ def test_a_sample_that_fails_anew_is_a_regression(tmp_path: Path) -> None:
     found = compared(tmp_path, a, b, stages_b=OTHER)
     (row,) = found.flips.lists["regressions"]
     assert (row["source"], row["predicted_a"], row["predicted_b"], row["cause"]) == ("3.png", 0, None, "pipeline")
-    assert found.exceeded(max_regressions=0) == ["1 regressions, more than the 0 allowed"]
+    assert found.exceeded_limits(max_regressions=0) == ["1 regressions, more than the 0 allowed"]
     # Without the failure as a wrong answer the accuracy would have stayed the same.
     assert (found.flips.accuracy_a, found.flips.accuracy_b) == (0.75, 0.5)
     for form in ((), ("--markdown",)):
@@ -166,7 +166,7 @@ def test_a_run_in_which_everything_fails_has_regressions(tmp_path: Path) -> None
     found = compared(tmp_path, [sample()], [failing("load", "OSError: truncated", content=hexed("cut"))])
     (row,) = found.flips.lists["regressions"]
     assert row["cause"] == "data"
-    assert found.exceeded(max_regressions=0)
+    assert found.exceeded_limits(max_regressions=0)
 
 
 def test_failing_in_both_is_not_identical(tmp_path: Path) -> None:

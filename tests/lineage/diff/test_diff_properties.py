@@ -272,11 +272,11 @@ def test_bad_input_is_reported() -> None:
         assert found.matched == 0
         assert any("nothing could be compared" in note for note in found.notes)
         assert any("no predictions" in note for note in found.notes)
-        assert found.exceeded(max_divergent=0) == [
+        assert found.exceeded_limits(max_divergent=0) == [
             "no sample of one run is in the other, so nothing was compared",
         ]
         with pytest.raises(AuditError, match="no predictions"):
-            found.exceeded(max_regressions=0)
+            found.exceeded_limits(max_regressions=0)
         with pytest.raises(NotFound):
             diff(reader, "a", "nowhere")
 
