@@ -337,6 +337,28 @@ def _action_steps(inputs: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
     return steps
 
 
+def test_the_action_installs_into_the_python_of_later_steps(tmp_path: Path) -> None:
+    """Also where an earlier step activated an environment, which `uv pip install --system` would not use."""
+    import subprocess
+
+    python = tmp_path / "environment/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$*" >> "$COMMANDS"\n')
+    python.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{python.parent}:{os.environ['PATH']}", "GITHUB_ACTION_PATH": "/the action", "COMMANDS": str(tmp_path / "commands"),
+    }  # fmt: skip
+    script, given = _action_steps({})[0]
+    subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script], cwd=tmp_path, env=environment | given, check=True, timeout=60
+    )
+    pip, uv = (tmp_path / "commands").read_text().splitlines()
+    assert re.fullmatch("-m pip install .*uv", pip)
+    assert re.fullmatch("-m uv pip install .*/the action", uv)
+    assert {f"--python {python}", "--torch-backend=cpu"} <= set(re.findall(r"--python \S+|--[\w-]+=\S+|--system", uv))
+    assert "--system" not in uv
+
+
 @pytest.mark.workers
 def test_the_scripts_of_the_action_run(project: Path) -> None:
     import subprocess
