@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from checks_contracts import check_outcome, outcome_of
-from checks_world import LAST, digest, world
+from checks_faults import many_classes
+from checks_world import LAST, digest, grade, world
 
 from audit.checks.config import parse_configuration
 from audit.checks.runner import run_checks
@@ -180,3 +182,26 @@ def test_blank_pictures_are_not_also_duplicates_with_other_labels(tmp_path: Path
     assert [finding.index for finding in outcome_of(store, "blank").findings] == [2, 22, 50]
     assert [finding.index for finding in outcome_of(store, "duplicates").findings] == [24]
     assert [finding.index for finding in outcome_of(store, "conflicting_labels").findings] == [4, 24]
+
+
+@pytest.mark.parametrize("count", [60, 40])
+def test_permuted_classes_are_one_finding(tmp_path: Path, count: int) -> None:
+    """All else that is wrong with the predictions follows from it; of 10 classes, 40 samples are enough."""
+    made = world(count)
+    order = [3, 7, 1, 0, 9, 2, 5, 8, 4, 6]
+    many_classes(made, 10, samples=count // 10, order=lambda label: order[label])
+    judged = ["accuracy", "calibration", "class_order", "head", "label_issues", "per_class_accuracy", "weak_segments"]
+    report = run_checks(str(made.write(tmp_path / "lineage")), only=judged)
+    (failed,) = [o for o in report.outcomes if o.status == "fail" and o.severity != "info"]
+    assert (failed.check, failed.total) == ("class_order", 1)
+    assert "if classes were permuted" in failed.message
+    assert (report.outcome("accuracy").status == "fail") == (count >= 50)
+
+
+def test_a_model_that_guesses_few_samples_of_many_classes_is_not_permuted(tmp_path: Path) -> None:
+    made = world(40)
+    guesses = np.random.default_rng(0).permutation(40) % 20
+    for row, guess in zip(made.tables["predictions"], guesses.tolist(), strict=True):
+        grade(row, row["index"] % 20, [9.0 * (n == guess) for n in range(20)])
+    made.run.classes = [f"class {n}" for n in range(20)]
+    assert outcome_of(made.write(tmp_path / "lineage"), "class_order").status == "pass"

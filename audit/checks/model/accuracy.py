@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, settings
 from audit.checks.baseline import Baseline
 from audit.checks.context import Context
 from audit.checks.shared.source_pairs import pair_by_source
@@ -20,6 +20,7 @@ class Accuracy(Check):
     statistic = "McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval"
     assumes = "most sources are in both runs"
     needs = ("model", "labels")
+    follows = CAUSES_OF_ERRORS
     options = settings(
         min=Option(None, "The accuracy must not be below this.", kind=float),
         max_drop=Option(0.02, "It must not be lower than the baseline's by more than this."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypedDict
 
@@ -32,7 +33,8 @@ class ClassOrder(Check):
     question = "Are classes swapped or shifted?"
     statistic = (
         "binomial tail of the predictions that fit the other class, or the next one, times the number of pairs of "
-        "classes"
+        "classes; of a permutation of fewer than 5 samples for each class, Chernoff's bound of that tail, times the "
+        "number of permutations"
     )
     assumes = "predictions are independent"
     needs = ("model", "labels")
@@ -60,12 +62,13 @@ class ClassOrder(Check):
             yield shifted
             return
         reached = _most_right(rows) / total
-        if size > 2_000 or total < 5 * len(labels) or not self._is_large(context, total, before, reached):
+        if size > 2_000 or not self._is_large(context, total, before, reached):
             yield from _find_swaps(context, rows, query)
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
-        if not self._is_large(context, total, before, after):
+        enough = total >= 5 * len(labels) or _is_unlikely(rows, len(labels), after)
+        if not enough or not self._is_large(context, total, before, after):
             yield from _find_swaps(context, rows, query)
             return
         seen = {row["predicted"] for row in rows}
@@ -100,6 +103,28 @@ def _most_right(rows: list[PredictedClass]) -> int:
     for row in rows:
         most[row["predicted"]] = max(most.get(row["predicted"], 0), row["count"])
     return sum(most.values())
+
+
+def _is_unlikely(rows: list[PredictedClass], labels: int, share: float) -> bool:
+    """Return whether a model that guesses would so often fit any permutation of few samples in fewer than 1 of 1,000 runs."""
+    by_label: Counter[int] = Counter()
+    by_prediction: Counter[int] = Counter()
+    for row in rows:
+        by_label[row["label"]] += row["count"]
+        by_prediction[row["predicted"]] += row["count"]
+    total = by_label.total()
+    # Whatever a model that guesses prefers: it hits no more often than by the commonest class.
+    guess = max(*by_label.values(), *by_prediction.values()) / total
+    # One sample of each class fits some permutation in any case: only the others tell.
+    tried, hits = total - labels, share * total - labels
+    if tried <= 0 or hits / tried <= guess:
+        return False
+    share = min(1.0, hits / tried)
+    # Chernoff's bound of the binomial tail, in logarithms: both numbers are beyond those of a computer.
+    apart = share * math.log(share / guess)
+    if share < 1:
+        apart += (1 - share) * math.log((1 - share) / (1 - guess))
+    return math.lgamma(labels + 1) - tried * apart < math.log(_UNLIKELY)
 
 
 def _find_shift(context: Context, rows: list[PredictedClass], size: int, before: float, query: str) -> Finding | None:
