@@ -39,7 +39,7 @@ def _crop(image: Image.Image) -> Image.Image:
     return image.resize(image.size, Image.Resampling.BICUBIC, box=(0.03 * width, 0.03 * height, width, height))
 
 
-def _turned(image: Image.Image, number: int) -> Image.Image:
+def _turn(image: Image.Image, number: int) -> Image.Image:
     turns = (Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_270)
     return image.transpose(turns[number % 3])
 
@@ -54,8 +54,8 @@ CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
     "3 % cropped": lambda image, _: _crop(image),
     "contrast 1.4": lambda image, _: ImageEnhance.Contrast(image).enhance(1.4),
     "mirrored": lambda image, _: ImageOps.mirror(image),
-    "turned": lambda image, number: _turned(image, number),
-    "turned, and JPEG, quality 90": lambda image, number: _jpeg(_turned(image, number), 90),
+    "turned": lambda image, number: _turn(image, number),
+    "turned, and JPEG, quality 90": lambda image, number: _jpeg(_turn(image, number), 90),
 }
 
 

@@ -36,7 +36,7 @@ def measure(blocks: int, every: int, place: Path) -> list[float]:
     folder = place / "runs" / writer.run.run_id
     seconds = []
     for number in range(blocks):
-        parts = tuple(_copied(part, number, folder) for part in written.parts)
+        parts = tuple(_copy(part, number, folder) for part in written.parts)
         begun = time.process_time()
         writer.adopt(parts, Tally(samples=BLOCK_SAMPLES))
         if number % every == every - 1:
@@ -46,7 +46,7 @@ def measure(blocks: int, every: int, place: Path) -> list[float]:
     return seconds
 
 
-def _copied(part: Part, number: int, folder: Path) -> Part:
+def _copy(part: Part, number: int, folder: Path) -> Part:
     """Return a part of another name with the same content."""
     copied = replace(part, file=part.file.replace("-0000000-", f"-{number + 1:07d}-"))
     (folder / copied.file).hardlink_to(folder / part.file)

@@ -98,14 +98,14 @@ def _measure_row(name: str, row: Row, given: Any, work: Path) -> None:
     checkpoint = save_checkpoint(work) if row.loop.task == "resnet18" else None
     for capture in given.capture or row.targets:
         plain = lambda: plain_loop(row.loop, images, checkpoint)  # noqa: E731
-        recorded = _recorded(row, images, checkpoint, capture, work)
+        recorded = _make_recorded(row, images, checkpoint, capture, work)
         if given.calls:
             print(f"{name:16s} {capture:8s} {_count_calls(recorded, plain) / samples:.0f} calls a sample", flush=True)
         else:
             _compare(name, capture, row.targets[capture], given.rounds, samples, plain, recorded, work / "lineage")
 
 
-def _recorded(row: Row, images: Path, checkpoint: Path | None, capture: str, work: Path) -> Callable[[], None]:
+def _make_recorded(row: Row, images: Path, checkpoint: Path | None, capture: str, work: Path) -> Callable[[], None]:
     if row.is_command:
         return lambda: command(images, checkpoint, capture, row.loop.workers, work)
     return lambda: recorded_loop(row.loop, images, checkpoint, capture, work)

@@ -54,7 +54,7 @@ def main() -> None:
         if given.only != "ask":
             _compare("stages", given.rounds, _stages(given, work))
         if given.only != "stages":
-            _compare("ask", given.rounds, _asking(given.predictions, work))
+            _compare("ask", given.rounds, _make_questions(given.predictions, work))
     finally:
         shutil.rmtree(work)
 
@@ -116,7 +116,7 @@ def _np_save(value: Any, path: Path) -> None:
 QUESTION = "SELECT source, predicted FROM {table} WHERE NOT correct AND label = 2"
 
 
-def _asking(count: int, work: Path) -> dict[str, Callable[[], Any]]:
+def _make_questions(count: int, work: Path) -> dict[str, Callable[[], Any]]:
     import duckdb
     import pandas
 

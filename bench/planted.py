@@ -44,7 +44,7 @@ def main() -> None:
             if not any(part in case.name for part in given.only.split(",")):
                 continue
             begun = time.process_time()
-            right, said = judge(case, ground, _fresh(Path(folder) / str(number)))
+            right, said = judge(case, ground, _make_folder(Path(folder) / str(number)))
             ran.append(right)
             wanted = ", ".join(sorted(case.wanted)) or "nothing"
             print(f"{'ok  ' if right else 'MISS'} {case.name}: wants {wanted} ({time.process_time() - begun:.1f} s)")
@@ -53,7 +53,7 @@ def main() -> None:
     print(f"{sum(ran)} of {len(ran)} cases right")
 
 
-def _fresh(place: Path) -> Path:
+def _make_folder(place: Path) -> Path:
     place.mkdir(parents=True)
     return place
 

@@ -219,7 +219,7 @@ class Flip:
         return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if fires else image
 
 
-def training(*extra: Any, **options: Any) -> Callable[[Ground, Path], None]:
+def train_epochs(*extra: Any, **options: Any) -> Callable[[Ground, Path], None]:
     """Two epochs of training with two forked workers."""
 
     def make(ground: Ground, place: Path) -> None:
@@ -229,13 +229,13 @@ def training(*extra: Any, **options: Any) -> Callable[[Ground, Path], None]:
     return make
 
 
-case("random: a generator in a callable, forked", "repeated_draws")(training(Jitter(0)))
-case("random: a generator of the module, forked", "repeated_draws")(training(module_noise))
-case("random: the same seed in every worker", "repeated_draws")(training(global_noise, worker_init_fn=seed_all))
-case("random: clean, global numpy, forked")(training(Jitter(None)))
-case("random: clean, torch's own")(training(v2.RandomHorizontalFlip(), v2.RandomRotation(10)))
-case("random: fires less often than its p", "augmentation")(training(Flip(0.5, True)))
-case("random: clean, fires as often as its p")(training(Flip(0.5, False)))
+case("random: a generator in a callable, forked", "repeated_draws")(train_epochs(Jitter(0)))
+case("random: a generator of the module, forked", "repeated_draws")(train_epochs(module_noise))
+case("random: the same seed in every worker", "repeated_draws")(train_epochs(global_noise, worker_init_fn=seed_all))
+case("random: clean, global numpy, forked")(train_epochs(Jitter(None)))
+case("random: clean, torch's own")(train_epochs(v2.RandomHorizontalFlip(), v2.RandomRotation(10)))
+case("random: fires less often than its p", "augmentation")(train_epochs(Flip(0.5, True)))
+case("random: clean, fires as often as its p")(train_epochs(Flip(0.5, False)))
 
 
 @case("random: a generator in the dataset's __getitem__", "repeated_draws", may=("stage_coverage",))
@@ -325,7 +325,7 @@ case("mode: clean")(_own_training(""))
 # -- 3. leakage -----------------------------------------------------------------------------------------
 
 
-def leaked(change: Callable[[Image.Image], Image.Image] | None, *, pictures: str) -> Callable[[Ground, Path], Any]:
+def leak_copies(change: Callable[[Image.Image], Image.Image] | None, *, pictures: str) -> Callable[[Ground, Path], Any]:
     """A manifest with two splits; ten test pictures are changed copies of training pictures."""
 
     def make(ground: Ground, place: Path) -> None:
@@ -347,9 +347,9 @@ def leaked(change: Callable[[Image.Image], Image.Image] | None, *, pictures: str
 
 
 for kind in ("digits", "photographs"):
-    case(f"leakage: clean, {kind}")(leaked(None, pictures=kind))
+    case(f"leakage: clean, {kind}")(leak_copies(None, pictures=kind))
     case(f"leakage: cropped, darker and mirrored {kind}", "leakage")(
-        leaked(
+        leak_copies(
             lambda image: (
                 image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
                 .resize(image.size, Image.Resampling.BICUBIC, box=(1, 1, image.width, image.height))
@@ -378,13 +378,13 @@ def shortcut(change: Callable[[Image.Image, int], Image.Image], suffix: str = "p
     return make
 
 
-def _framed(image: Image.Image, label: int) -> Image.Image:
+def _frame(image: Image.Image, label: int) -> Image.Image:
     framed = Image.new("RGB", image.size, (60 * label, 60 * label, 60 * label))
     framed.paste(image.crop((2, 2, 30, 30)), (2, 2))
     return framed
 
 
-def _tinted(image: Image.Image, label: int) -> Image.Image:
+def _tint(image: Image.Image, label: int) -> Image.Image:
     tint = np.eye(4)[label][:3] * 90
     return Image.fromarray((np.asarray(image) * 0.6 + tint).clip(0, 255).astype(np.uint8))
 
@@ -402,8 +402,8 @@ def _exif(label: int) -> Image.Exif:
 
 
 case("shortcut: clean")(shortcut(lambda image, label: image))
-case("shortcut: a frame of its own for each class", "shortcuts")(shortcut(_framed))
-case("shortcut: a tint of its own for each class", "shortcuts")(shortcut(_tinted))
+case("shortcut: a frame of its own for each class", "shortcuts")(shortcut(_frame))
+case("shortcut: a tint of its own for each class", "shortcuts")(shortcut(_tint))
 case("shortcut: JPEG quality", "shortcuts")(
     shortcut(lambda image, _: image, "jpg", quality=lambda label: 60 + 10 * label)
 )
@@ -493,7 +493,7 @@ def _(ground: Ground, place: Path) -> None:
 # -- 7. heads and classes -------------------------------------------------------------------------------
 
 
-def headed(outputs: int, classes: int, count: int = 400, edit: str = "") -> Callable[[Ground, Path], Any]:
+def make_headed(outputs: int, classes: int, count: int = 400, edit: str = "") -> Callable[[Ground, Path], Any]:
     """The network with other outputs than the folders have classes."""
 
     def make(ground: Ground, place: Path) -> None:
@@ -517,26 +517,26 @@ def headed(outputs: int, classes: int, count: int = 400, edit: str = "") -> Call
     return make
 
 
-case("head: 7 outputs on 5 classes", "head")(headed(7, 5))
-case("head: 10 outputs on 9 folders", "head")(headed(10, 9))
-case("head: 10 outputs on 9 folders, 30 samples", "head")(headed(10, 9, 30))
+case("head: 7 outputs on 5 classes", "head")(make_headed(7, 5))
+case("head: 10 outputs on 9 folders", "head")(make_headed(10, 9))
+case("head: 10 outputs on 9 folders, 30 samples", "head")(make_headed(10, 9, 30))
 case("head: one output takes all", "head", may=("accuracy", "calibration", "per_class_accuracy"))(
-    headed(10, 10, edit="one")
+    make_headed(10, 10, edit="one")
 )
 case(
     "head: one output takes all, 30 samples",
     "head",
     may=("accuracy", "calibration", "per_class_accuracy", "missing_classes"),
-)(headed(10, 10, 40, "one"))
+)(make_headed(10, 10, 40, "one"))
 case(
     "head: labels shifted by one", "class_order", may=("accuracy", "calibration", "per_class_accuracy", "label_issues")
-)(headed(10, 10, edit="shift"))
+)(make_headed(10, 10, edit="shift"))
 case("head: labels shifted by one, 40 samples", "class_order",
-     may=("accuracy", "calibration", "per_class_accuracy", "missing_classes"))(headed(10, 10, 40, "shift"))  # fmt: skip
+     may=("accuracy", "calibration", "per_class_accuracy", "missing_classes"))(make_headed(10, 10, 40, "shift"))  # fmt: skip
 case("head: two classes swapped", "class_order", may=("calibration", "per_class_accuracy", "label_issues"))(
-    headed(10, 10, edit="swap")
+    make_headed(10, 10, edit="swap")
 )
-case("head: clean")(headed(10, 10))
+case("head: clean")(make_headed(10, 10))
 
 
 # -- 8. outliers and drift ------------------------------------------------------------------------------

@@ -59,15 +59,15 @@ def measure(store: str, replays: int) -> Iterator[tuple[float, float]]:
     """Milliseconds by the clock and of processor time of each replay, each of another sample."""
     with TestClient(build(store), base_url="http://localhost") as client:
         for index in range(replays):
-            begun, used = time.perf_counter(), _used()
+            begun, used = time.perf_counter(), _processor_seconds()
             path = f"/run/latest/trace/{index}/replay?format=json"
             answer = client.post(path, headers={"origin": "http://localhost"}).json()
             clock = time.perf_counter() - begun
             assert answer["verdict"]["identical"], answer
-            yield 1e3 * clock, 1e3 * (_used() - used)
+            yield 1e3 * clock, 1e3 * (_processor_seconds() - used)
 
 
-def _used() -> float:
+def _processor_seconds() -> float:
     """Seconds of processor time of this process and of all that it started, ended ones included."""
     ours = psutil.Process()
     times = [process.cpu_times() for process in (ours, *ours.children(recursive=True))]
@@ -75,7 +75,7 @@ def _used() -> float:
 
 
 @contextmanager
-def _served(store: str) -> Iterator[str]:
+def _serve(store: str) -> Iterator[str]:
     code = f"from audit.web.server import serve; serve({store!r}, port=0, ready=lambda a: print(a.url, flush=True))"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -90,7 +90,7 @@ def measure_in_browser(store: str, replays: int) -> Iterator[tuple[float, float]
     from playwright.sync_api import sync_playwright
 
     program = next(found for name in ("chromium-headless-shell", "chromium") if (found := shutil.which(name)))
-    with _served(store) as address, sync_playwright() as playwright:
+    with _serve(store) as address, sync_playwright() as playwright:
         page = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"]).new_page()
         for index in range(replays):
             page.goto(f"{address}run/latest/trace/{index}")

@@ -161,8 +161,8 @@ def _layers(rounds: int, work: Path) -> None:
     batches = Batches()
     print(f"statistics of {LAYER}, forward pass of ResNet-18:")
     for name, recorded, target in (
-        ("audit, statistics", lambda: _audited(model, batches, work), LAYER_TARGET),
-        ("hook with np.save", lambda: _saved(model, batches, work), None),
+        ("audit, statistics", lambda: _train_with_audit(model, batches, work), LAYER_TARGET),
+        ("hook with np.save", lambda: _train_with_saving(model, batches, work), None),
         ("TorchLens", _torchlens(model, batches), None),
         ("nnsight", _nnsight(model, batches), None),
     ):
@@ -172,7 +172,7 @@ def _layers(rounds: int, work: Path) -> None:
             compare(name, target, rounds, lambda: batches.run(model), recorded)
 
 
-def _audited(model: nn.Module, batches: Batches, work: Path) -> None:
+def _train_with_audit(model: nn.Module, batches: Batches, work: Path) -> None:
     """With the samples recorded, too: a layer's rows are those of samples."""
     with audit.record(work / "lineage", capture="digest", strict=True) as run:
         run.model(model, layers=[LAYER])
@@ -180,7 +180,7 @@ def _audited(model: nn.Module, batches: Batches, work: Path) -> None:
     shutil.rmtree(work / "lineage")
 
 
-def _saved(model: nn.Module, batches: Batches, work: Path) -> None:
+def _train_with_saving(model: nn.Module, batches: Batches, work: Path) -> None:
     number = 0
 
     def save(_: nn.Module, __: Any, output: torch.Tensor) -> None:

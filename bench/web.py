@@ -175,28 +175,28 @@ def measure(place: str) -> list[tuple[str, float, float, float, float]]:
             "compare result": f"/compare/result?a={b}&b={a}",
             "training series": f"/run/{a}/training/series",
         }
-        found = [(name, *_asked(client, path)) for name, path in pages.items()]
+        found = [(name, *_measure_page(client, path)) for name, path in pages.items()]
         client.get(f"/compare?a={a}&b={b}")  # begins a comparison that takes a while
-        return [*found, ("sql, during a comparison", *_asked(client, pages["sql"], settle=False))]
+        return [*found, ("sql, during a comparison", *_measure_page(client, pages["sql"], settle=False))]
 
 
-def _asked(client: TestClient, path: str, settle: bool = True) -> tuple[float, float, float, float]:
+def _measure_page(client: TestClient, path: str, settle: bool = True) -> tuple[float, float, float, float]:
     clock, processor = [], []
     for _ in range(5):
-        begun, used = time.perf_counter(), _used()
+        begun, used = time.perf_counter(), _processor_seconds()
         answer = client.get(path)
         clock.append(1e3 * (time.perf_counter() - begun))
         assert answer.status_code == 200, (path, answer.text[:300])
         time.sleep(0.3)  # as people do; a spare process for the next query is made meanwhile
         before = used
-        while settle and (now := _used()) - before > _IDLE:
+        while settle and (now := _processor_seconds()) - before > _IDLE:
             before = now
             time.sleep(0.3)
-        processor.append(1e3 * (_used() - used))
+        processor.append(1e3 * (_processor_seconds() - used))
     return clock[0], statistics.median(clock[1:]), processor[0], statistics.median(processor[1:])
 
 
-def _used() -> float:
+def _processor_seconds() -> float:
     """Seconds of processor time of this process and of all that it started, ended ones included."""
     total = 0.0
     ours = psutil.Process()

@@ -82,14 +82,14 @@ def _fields(found: type) -> list[str]:
 def _function(name: str, function: Any, *, skip: int = 0) -> str:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[skip:]
-    bare = [parameter.replace(annotation=_plain(parameter.annotation)) for parameter in parameters]
-    returned = _plain(signature.return_annotation)
+    bare = [parameter.replace(annotation=_simplify(parameter.annotation)) for parameter in parameters]
+    returned = _simplify(signature.return_annotation)
     text = str(inspect.Signature(bare)).replace("'", "")
     ending = "" if returned in (inspect.Signature.empty, "None") else f" -> {returned}"
-    return _entry(name, _folded(f"{name}{_quoted(text, bare)}{ending}"), function)
+    return _entry(name, _fold(f"{name}{_quote(text, bare)}{ending}"), function)
 
 
-def _quoted(text: str, parameters: list[inspect.Parameter]) -> str:
+def _quote(text: str, parameters: list[inspect.Parameter]) -> str:
     """Defaults that are texts in double quotes, as the code writes them."""
     for parameter in parameters:
         if isinstance(parameter.default, str):
@@ -98,13 +98,13 @@ def _quoted(text: str, parameters: list[inspect.Parameter]) -> str:
     return text
 
 
-def _plain(annotation: Any) -> Any:
+def _simplify(annotation: Any) -> Any:
     """An annotation as the code writes it, without names that only the code knows."""
     shown = annotation if isinstance(annotation, (str, type)) else str(annotation)
     return shown.replace("JsonObject", "dict[str, Any]") if isinstance(shown, str) else shown
 
 
-def _folded(call: str) -> str:
+def _fold(call: str) -> str:
     """A call on one line if it fits, else with a parameter on each."""
     if len(call) <= _WIDTH:
         return call

@@ -51,7 +51,7 @@ def record(folder: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def serve_store(folder: Path) -> Iterator[str]:
     """The address of `audit ui` over the store."""
     code = "from audit.web.server import serve; serve('lineage', port=0, ready=lambda a: print(a.url, flush=True))"
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
@@ -111,7 +111,7 @@ def main(folder: Path) -> None:
     record(folder)
     IMAGES.mkdir(parents=True, exist_ok=True)
     found = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-headless-shell")
-    with served(folder) as address, sync_playwright() as running:
+    with serve_store(folder) as address, sync_playwright() as running:
         with urllib.request.urlopen(address + "?format=json") as answer:
             ids = {run["name"]: run["run_id"] for run in json.load(answer)["runs"]}
         base, other = ids["baseline"], ids["nearest"]

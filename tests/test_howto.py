@@ -90,7 +90,7 @@ def bucket() -> Iterator[None]:
     from object_service import Service
 
     service = Service()
-    with service.named():
+    with service.set_environment():
         boto3.client("s3").create_bucket(Bucket="bucket")
         yield
     service.close()

@@ -39,13 +39,13 @@ def recorded_pipelines(facts: RunFacts, stages: list[Stage]) -> list[list[Stage]
     # Where what is called differs from visit to visit, the longest ways have what the others have.
     whole = [one for one in found if not any(one < other for other in found)]
     by_number = {stage.stage: stage for stage in stages}
-    ordered = [_in_order([by_number[number] for number in one if number in by_number]) for one in whole]
+    ordered = [_sort_stages([by_number[number] for number in one if number in by_number]) for one in whole]
     return sorted((one for one in ordered if one), key=lambda one: [stage.stage for stage in one]) or _split_pipelines(
         stages
     )
 
 
-def _in_order(stages: list[Stage]) -> list[Stage]:
+def _sort_stages(stages: list[Stage]) -> list[Stage]:
     """Return the stages of one visit by their places in the pipeline; those found by their calls by number."""
     if all(part.isdecimal() for stage in stages for part in stage.path.split(".")):
         # A container is a stage after its children.

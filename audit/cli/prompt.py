@@ -46,7 +46,7 @@ class Completer:
 def prompt(store: Store, runs: Any, timeout: float | None = None, memory_limit: str | None = None) -> None:
     """Read queries until the end of input; an error in one is shown and the next is read."""
     completer = Completer(store)
-    with _line_editing(completer):
+    with _edit_lines(completer):
         click.echo(_WELCOME, err=True)
         while (query := _read_query()) is not None:
             if query.startswith("."):
@@ -106,7 +106,7 @@ def _read_query() -> str | None:
 
 
 @contextlib.contextmanager
-def _line_editing(completer: Completer) -> Any:
+def _edit_lines(completer: Completer) -> Any:
     try:
         import readline
     except ImportError:

@@ -28,7 +28,7 @@ _PER_THREAD = 192 * 2**20
 def limit_process(memory_limit: str | None, timeout: float | None) -> Iterator[None]:
     """Limit the memory and the time of this process for the length of the block; QueryError where memory is not enough."""
     memory = parse_bytes(memory_limit) if memory_limit is not None else half_of_memory()
-    with _limit_time(timeout), _limited_memory(memory):
+    with _limit_time(timeout), _limit_memory(memory):
         try:
             yield
         except MemoryError:
@@ -59,7 +59,7 @@ def _end(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _limited_memory(memory: int) -> Iterator[None]:
+def _limit_memory(memory: int) -> Iterator[None]:
     try:
         import resource
 

@@ -23,7 +23,7 @@ from audit.sources.files import nearest_path
 from audit.sources.huggingface import HuggingFaceItems
 from audit.sources.mask_folders import MaskedPictures
 from audit.sources.python import build
-from audit.usercode import CodeFiles, collecting_code, load_module
+from audit.usercode import CodeFiles, collect_code, load_module
 
 #: Outputs whose numbers do not stand for the classes of the dataset.
 WITHOUT_CLASSES = ("embedding", "regression", "tokens")
@@ -64,7 +64,7 @@ def assemble(request: RunRequest, *, with_model: bool = True, observe_calls: boo
 
     With `observe_calls`, stages that the dataset calls are found while its items are made.
     """
-    with collecting_code() as code:
+    with collect_code() as code:
         assembly = _assemble(request, with_model, observe_calls)
     assembly.code = code
     return assembly
@@ -74,7 +74,7 @@ def _assemble(request: RunRequest, with_model: bool, observe_calls: bool) -> Ass
     module, name = _pipeline_module(request.pipeline)
     model = _load(request, module) if with_model else None
     if model is not None and module is None:
-        module, name = _named_by(model, request)
+        module, name = _find_named_pipeline(model, request)
     request.report_progress("opening the dataset")
     dataset = _dataset(request, module, name, model)
     if not hasattr(dataset, "__len__"):
@@ -155,7 +155,7 @@ def _pipeline_module(spec: str | None) -> tuple[ModuleType | None, str | None]:
     return module, chosen
 
 
-def _named_by(model: LoadedModel, request: RunRequest) -> tuple[ModuleType | None, str | None]:
+def _find_named_pipeline(model: LoadedModel, request: RunRequest) -> tuple[ModuleType | None, str | None]:
     """Return the pipeline that a checkpoint names: code on this disk, run only when the checkpoint is trusted."""
     named = model.extras.get("pipeline")
     if not isinstance(named, str):

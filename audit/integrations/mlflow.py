@@ -38,7 +38,7 @@ _COPIED = ("samples", "stages", "predictions", "steps", "parents", "findings")
 def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
     """Write a run into a file store, which `mlflow ui --backend-store-uri FOLDER` shows."""
     before = set(folder.rglob("*"))
-    with _file_store_allowed():
+    with _allow_file_store():
         _log(reader, run, folder.resolve().as_uri(), experiment="audit", artifacts=True)
     return [path for path in folder.rglob("*") if path.is_file() and path not in before]
 
@@ -169,7 +169,7 @@ def _mlflow() -> Any:
 
 
 @contextmanager
-def _file_store_allowed() -> Iterator[None]:
+def _allow_file_store() -> Iterator[None]:
     """Allow MLflow 3 to use a folder as its store."""
     before = os.environ.get(_FILE_STORE)
     os.environ[_FILE_STORE] = "true"

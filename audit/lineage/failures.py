@@ -37,12 +37,12 @@ def failure_groups(reader: Reader, run_id: str, most: int = 10) -> list[FailureG
     """Group a run's failed samples by stage and error, the largest group first."""
     rows = reader.sql(_GROUPS, parameters=[run_id, most]).fetchall()
     return [
-        FailureGroup(count, stage, error, index, source, *_loaded_as(reader, run_id, index))
+        FailureGroup(count, stage, error, index, source, *_find_loaded_kind(reader, run_id, index))
         for count, stage, error, index, source in rows
     ]
 
 
-def _loaded_as(reader: Reader, run_id: str, index: int) -> tuple[str | None, str | None]:
+def _find_loaded_kind(reader: Reader, run_id: str, index: int) -> tuple[str | None, str | None]:
     query = "SELECT kind, mode FROM stage_outputs WHERE run_id = ? AND index = ? AND stage = 0 LIMIT 1"
     for kind, mode in reader.sql(query, parameters=[run_id, index]).fetchall():
         return kind, mode

@@ -88,13 +88,13 @@ def timm_names() -> tuple[str, ...]:
 
 def build(architecture: Architecture, num_classes: int) -> nn.Module:
     """Return a model with random weights; the global generators keep their state."""
-    with _without_warnings():
+    with _ignore_warnings():
         return _construct(architecture, num_classes)
 
 
 def build_hollow(architecture: Architecture, num_classes: int) -> nn.Module:
     """Return a model without memory for its weights; with weights if that is not possible."""
-    with _without_warnings():
+    with _ignore_warnings():
         try:
             with _EmptyOnMeta():
                 return _construct(architecture, num_classes)
@@ -104,7 +104,7 @@ def build_hollow(architecture: Architecture, num_classes: int) -> nn.Module:
 
 def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
     """Return the names and shapes of that model's weights, without creating them."""
-    with _without_warnings():
+    with _ignore_warnings():
         try:
             with _EmptyOnMeta():
                 model = _construct(architecture, num_classes)
@@ -116,7 +116,7 @@ def expected_shapes(architecture: Architecture, num_classes: int) -> Shapes:
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def _ignore_warnings() -> Iterator[None]:
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         yield

@@ -8,7 +8,7 @@ from torch import nn
 from audit.errors import ModelError, UnknownArchitecture, UsageError
 from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, recognise
 from audit.models.building import Architecture, shapes_of
-from audit.models.expected_input import published_for
+from audit.models.expected_input import find_published_input
 from audit.models.loaded_model import LoadedModel
 from audit.models.presets import preset_of
 
@@ -28,7 +28,7 @@ def complete_model(
     if architecture is not None:
         loaded.arch = architecture.qualified_name
         loaded.preset = preset_of(architecture)
-    loaded.expected = loaded.expected or published_for(loaded.preset, loaded.arch)
+    loaded.expected = loaded.expected or find_published_input(loaded.preset, loaded.arch)
     _check_class_count(loaded)
     return loaded
 

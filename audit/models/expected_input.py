@@ -24,7 +24,7 @@ _PLACES = (
 ExpectedInput = dict[str, Any]
 
 
-def stated_by(checkpoint: Mapping[str, Any], says: str = "the checkpoint") -> ExpectedInput | None:
+def find_stated_input(checkpoint: Mapping[str, Any], says: str = "the checkpoint") -> ExpectedInput | None:
     """Return the mean and std that a checkpoint states, at its top level or in a usual entry; None if it states none."""
     for place in (checkpoint, *(as_mapping(checkpoint.get(name)) for name in _PLACES)):
         for mean_name, std_name in _PAIRS if place else ():
@@ -35,7 +35,7 @@ def stated_by(checkpoint: Mapping[str, Any], says: str = "the checkpoint") -> Ex
     return None
 
 
-def published_for(preset: object | None, arch: str | None) -> ExpectedInput | None:
+def find_published_input(preset: object | None, arch: str | None) -> ExpectedInput | None:
     """Return the mean and std of an architecture's preset; None if it does not normalise."""
     for stage in (preset, *(getattr(preset, "transforms", None) or ())):
         if stage is None:

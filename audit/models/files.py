@@ -111,7 +111,7 @@ def is_legacy_torch(path: Path) -> bool:
     return is_pickle(path) and head(path, 2 + len(_LEGACY_TORCH))[2:] == _LEGACY_TORCH
 
 
-def not_a_model(path: Path) -> ModelError:
+def unknown_format_error(path: Path) -> ModelError:
     """Return the error for a file of an unknown format, with a guess of what it is."""
     start = head(path)
     if start.startswith(b"PK\x03\x04"):

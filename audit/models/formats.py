@@ -13,7 +13,7 @@ import torch
 from audit.errors import ModelError, NeedsTrust, UsageError
 from audit.models import exported, function, huggingface, onnx, safetensors, state_dict, torchscript
 from audit.models.archives import check_archive
-from audit.models.files import members, not_a_model, require_file
+from audit.models.files import members, require_file, unknown_format_error
 from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.registry import Registry
 
@@ -54,7 +54,7 @@ def load_model(spec: str, options: LoadOptions) -> LoadedModel:
             if path is not None and members(path):
                 check_archive(path)
             return one.load(spec, options)
-    raise not_a_model(require_file(spec))
+    raise unknown_format_error(require_file(spec))
 
 
 def needs_trust(spec: str, kind: str, detail: str = "") -> NeedsTrust:

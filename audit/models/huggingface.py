@@ -18,7 +18,7 @@ from torch import nn
 
 from audit.errors import MissingExtra, ModelError, NeedsTrust
 from audit.models.complete_model import complete_model
-from audit.models.expected_input import stated_by
+from audit.models.expected_input import find_stated_input
 from audit.models.huggingface_modules import MODULES
 from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.processor_stages import TokenizeText, processor_preset
@@ -76,7 +76,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         arch=name,
         classes=_classes(settled),
         preset=preset,
-        expected=stated_by(settings, _PROCESSOR),
+        expected=find_stated_input(settings, _PROCESSOR),
         output=MODULES[task].output,
     )
     outputs = int(settled.num_labels)

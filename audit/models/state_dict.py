@@ -22,7 +22,7 @@ from audit.errors import ModelError, NeedsTrust
 from audit.models.checkpoint import find_weights, hinted_arch, is_state_dict, plain_facts
 from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model, identify
-from audit.models.expected_input import stated_by
+from audit.models.expected_input import find_stated_input
 from audit.models.files import digest_of, is_legacy_torch, is_pickle, members, require_file
 from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.weights import fit
@@ -80,7 +80,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         format="state_dict" if bare else "checkpoint",
         classes=classes_of(about),
         notes=[*notes, *fitted.notes],
-        expected=stated_by(about),
+        expected=find_stated_input(about),
         extras=plain_facts(about),
     )
     return complete_model(loaded, fitted.architecture, fitted.num_classes, device=options.device)
@@ -98,7 +98,7 @@ def _whole_module(
 ) -> LoadedModel:
     loaded = LoadedModel(module=module, spec=spec, digest=digest, format="checkpoint")
     loaded.classes, loaded.extras = classes_of(about), plain_facts(about)
-    loaded.expected = stated_by(about)
+    loaded.expected = find_stated_input(about)
     loaded.notes.append(f"The file holds a whole pickled {type(module).__name__}, which was used unchanged.")
     return complete_model(loaded, *identify(module, options.arch), device=options.device)
 

@@ -39,7 +39,7 @@ class LocalFilesystem(Filesystem):
     def _at(self, path: str) -> str:
         return f"{self.location}/{path}" if path else self.location
 
-    def _for_change(self, path: str) -> str:
+    def _path_for_change(self, path: str) -> str:
         """Return the path of something that is to be written or deleted, and that lies in the store itself."""
         check_no_link(self.location, path)
         return self._at(path)
@@ -114,7 +114,7 @@ class LocalFilesystem(Filesystem):
 
     @contextmanager
     def open_writer(self) -> Iterator[FileWriter]:
-        files = DurableFiles(self.location, self._folders, self._for_change)
+        files = DurableFiles(self.location, self._folders, self._path_for_change)
         try:
             yield files
             files.finish()
@@ -122,11 +122,11 @@ class LocalFilesystem(Filesystem):
             files.close()
 
     def remove(self, path: str) -> None:
-        target = self._for_change(path)
+        target = self._path_for_change(path)
         try:
             if os.path.isdir(target) and not os.path.islink(target):
                 # Another process may be deleting the same folder.
-                shutil.rmtree(target, onerror=_unless_gone)
+                shutil.rmtree(target, onerror=_ignore_missing)
             else:
                 with suppress(FileNotFoundError):
                     os.unlink(target)
@@ -135,7 +135,7 @@ class LocalFilesystem(Filesystem):
 
     def hide(self, path: str) -> str:
         """Give a file or folder a name that begins with a dot, in one step that survives a power cut; gives that name."""
-        target = self._for_change(path)
+        target = self._path_for_change(path)
         folder, name = os.path.split(target)
         hidden = f"{folder}/.removed-{name}-{secrets.token_hex(4)}"
         try:
@@ -147,7 +147,7 @@ class LocalFilesystem(Filesystem):
 
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        target = self._for_change(path)
+        target = self._path_for_change(path)
         folder = os.path.dirname(target)
         try:
             # Their names are flushed together with the first file that is put in place.
@@ -214,6 +214,6 @@ def _is_at(descriptor: int, path: str) -> bool:
         return False
 
 
-def _unless_gone(_: object, __: str, raised: Any) -> None:
+def _ignore_missing(_: object, __: str, raised: Any) -> None:
     if not isinstance(raised[1], FileNotFoundError):
         raise raised[1]

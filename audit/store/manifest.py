@@ -233,7 +233,7 @@ def _take_on(filesystem: Filesystem, manifest: Manifest, numbers: Sequence[int])
 
 
 @contextmanager
-def locked_manifest(filesystem: Filesystem, run_id: str) -> Iterator[Manifest]:
+def lock_manifest(filesystem: Filesystem, run_id: str) -> Iterator[Manifest]:
     """Yield a run's manifest for who changes it: under its lock, as the last commit left it, or NotFound."""
     gone = NotFound(f"The run {run_id} is no longer in the store {filesystem.location}.", hint="See: audit runs")
     # Asked before the lock, which would make the run's folder.

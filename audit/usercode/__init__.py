@@ -10,8 +10,8 @@ process   when this process began
 
 from __future__ import annotations
 
-from audit.usercode.files import CodeFile, CodeFiles, changed_files, shown_source
-from audit.usercode.loading import collecting_code, explain_user_errors, import_from, import_named, load_module
+from audit.usercode.files import CodeFile, CodeFiles, changed_files, show_source
+from audit.usercode.loading import collect_code, explain_user_errors, import_from, import_named, load_module
 from audit.usercode.memory import digest_in_memory
 from audit.usercode.names import is_code_name
 from audit.usercode.search import find_code
@@ -20,7 +20,7 @@ __all__ = [
     "CodeFile",
     "CodeFiles",
     "changed_files",
-    "collecting_code",
+    "collect_code",
     "digest_in_memory",
     "explain_user_errors",
     "find_code",
@@ -28,5 +28,5 @@ __all__ = [
     "import_named",
     "is_code_name",
     "load_module",
-    "shown_source",
+    "show_source",
 ]  # fmt: skip

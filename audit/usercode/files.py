@@ -147,7 +147,7 @@ def executed_code(module: ModuleType) -> CodeFile | None:
 
 
 @contextlib.contextmanager
-def shown_source(thing: object) -> Iterator[None]:
+def show_source(thing: object) -> Iterator[None]:
     """Let `inspect` find the text that a class or function was executed from, although its file was edited."""
     spec = getattr(thing, "__globals__", {}).get("__spec__")
     module = sys.modules.get(getattr(thing, "__module__", None) or "")

@@ -63,7 +63,7 @@ def _has_no_module(name: str) -> bool:
 
 
 @contextmanager
-def collecting_code() -> Iterator[CodeFiles]:
+def collect_code() -> Iterator[CodeFiles]:
     """Gather the files of all user code that is loaded meanwhile in this thread."""
     gathered = CodeFiles()
     before = _collector.set(gathered)

@@ -64,7 +64,7 @@ def _try(trial: Trial, place: str, lasts: float) -> float:
     trial.tried += 1
     samples = int(words[-1]) if words else 0
     trial.counts["commits before the kill"] += samples // BATCH
-    if words and (wrong := _lost(place, words[0], samples)) is not None:
+    if words and (wrong := _find_loss(place, words[0], samples)) is not None:
         trial.fail(f"try {trial.tried}: {wrong}")
     return lasts
 
@@ -86,7 +86,7 @@ def _write(place: str, out: int) -> None:
     writer.finish("complete")
 
 
-def _lost(place: str, run_id: str, samples: int) -> str | None:
+def _find_loss(place: str, run_id: str, samples: int) -> str | None:
     try:
         with Reader(place) as reader:
             damage = verify(reader)

@@ -17,24 +17,26 @@ _TWO_PATHS = ("link", "replace", "rename")
 _ONE_PATH = ("unlink", "mkdir", "rmdir")
 
 
-def _nothing(*_: object) -> None:
+def _do_nothing(*_: object) -> None:
     return None
 
 
 @contextmanager
-def watched(root: str, before: Before = _nothing, after: After = _nothing, *, reads: bool = False) -> Iterator[None]:
+def watch_calls(
+    root: str, before: Before = _do_nothing, after: After = _do_nothing, *, reads: bool = False
+) -> Iterator[None]:
     """Watch the calls that change something below a folder, for the length of the block: `open` to write, write, fsync, link,
     replace, rename, unlink, mkdir, rmdir. With `reads` also `open` to read, listdir and flock, before they happen.
     """
     real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir", "write")}
     real_flock = fcntl.flock
 
-    def mine(path: Any) -> bool:
+    def is_below_root(path: Any) -> bool:
         return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(root)
 
-    def two(name: str) -> Any:
+    def watch_two_paths(name: str) -> Any:
         def call(source: Any, target: Any, **options: Any) -> Any:
-            if options or not mine(target):
+            if options or not is_below_root(target):
                 return real[name](source, target, **options)
             paths = os.fspath(source), os.fspath(target)
             before(name, paths)
@@ -44,12 +46,12 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
 
         return call
 
-    def one(name: str) -> Any:
+    def watch_one_path(name: str) -> Any:
         def call(path: Any, *more: Any, **options: Any) -> Any:
             # shutil.rmtree names files by their folder's descriptor.
             folder = options.get("dir_fd")
             full = f"{os.readlink(f'/proc/self/fd/{folder}')}/{os.fspath(path)}" if folder is not None else path
-            if not mine(full):
+            if not is_below_root(full):
                 return real[name](path, *more, **options)
             before(name, (os.fspath(full),))
             done = real[name](path, *more, **options)
@@ -59,36 +61,36 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
         return call
 
     def listdir(path: Any = ".") -> Any:
-        if reads and mine(path):
+        if reads and is_below_root(path):
             before("listdir", (os.fspath(path),))
         return real["listdir"](path)
 
     def flock(descriptor: Any, kind: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if reads and mine(path):
+        if reads and is_below_root(path):
             before("flock", (path,))
         real_flock(descriptor, kind)
 
     def fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if mine(path):
+        if is_below_root(path):
             before("fsync", (path,))
         real["fsync"](descriptor)
-        if mine(path):
+        if is_below_root(path):
             after("fsync", (path,), b"")
 
     def write(descriptor: int, data: Any) -> int:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if mine(path):
+        if is_below_root(path):
             before("write", (path,))
         done: int = real["write"](descriptor, data)
-        if mine(path):
+        if is_below_root(path):
             after("write", (path,), bytes(data[:done]))
         return done
 
     def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
-        creates = mine(path) and flags & os.O_CREAT and not os.path.exists(path)
-        if reads and mine(path) and not flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+        creates = is_below_root(path) and flags & os.O_CREAT and not os.path.exists(path)
+        if reads and is_below_root(path) and not flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
             before("open", (os.fspath(path),))
         if creates:
             before("create", (os.fspath(path),))
@@ -98,9 +100,9 @@ def watched(root: str, before: Before = _nothing, after: After = _nothing, *, re
         return descriptor
 
     for name in _TWO_PATHS:
-        setattr(os, name, two(name))
+        setattr(os, name, watch_two_paths(name))
     for name in _ONE_PATH:
-        setattr(os, name, one(name))
+        setattr(os, name, watch_one_path(name))
     os.fsync, os.open, os.listdir, os.write = fsync, open_descriptor, listdir, write  # type: ignore[assignment]
     fcntl.flock = flock
     try:

@@ -35,7 +35,7 @@ Change = dict[Path, bytes | None]
 
 def run(trial: Trial) -> None:
     place = fresh(trial.folder / "s")
-    runs = [write_run(place, commits=2), _interrupted(place)]
+    runs = [write_run(place, commits=2), _write_interrupted(place)]
     contents = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.suffix in (".json", ".parquet")}
     log = sorted(path for path in contents if path.parent.name == LOG_FOLDER)
     whole, answer = _read(place, runs), _ask(place)
@@ -45,7 +45,7 @@ def run(trial: Trial) -> None:
             change = _damaged_log(contents, log, kind, trial.chance)
         else:
             path, kind = trial.chance.choice(list(contents)), trial.chance.choice(KINDS)
-            change = {path: _damaged(contents, path, kind, trial.chance)}
+            change = {path: _damage(contents, path, kind, trial.chance)}
         if all(contents.get(path) == data for path, data in change.items()) or change == {log[-1]: None}:
             continue
         name = f"{kind} in {', '.join(str(path.relative_to(place)) for path in change)}"
@@ -65,7 +65,7 @@ def run(trial: Trial) -> None:
         trial.tried += 1
 
 
-def _interrupted(place: Path) -> str:
+def _write_interrupted(place: Path) -> str:
     """Write a run whose process dies: its commits stay in the log."""
 
     def work(out: int) -> None:
@@ -105,7 +105,7 @@ def _damaged_log(contents: dict[Path, bytes], log: list[Path], kind: str, chance
     }
 
 
-def _damaged(contents: dict[Path, bytes], path: Path, kind: str, chance: random.Random) -> bytes | None:
+def _damage(contents: dict[Path, bytes], path: Path, kind: str, chance: random.Random) -> bytes | None:
     """Return the file's new bytes; None for a file that is to be deleted."""
     data = contents[path]
     changed, at = bytearray(data), chance.randrange(len(data))

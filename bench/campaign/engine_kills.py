@@ -20,7 +20,7 @@ from audit.records import Run
 from audit.store.maintain.verify import verify
 from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
-from bench.campaign.calls import watched
+from bench.campaign.calls import watch_calls
 from bench.campaign.children import Child, ask_child, command
 from bench.campaign.stores import fresh, read_indices
 from bench.campaign.trial import Trial
@@ -71,12 +71,12 @@ def import_engine() -> None:
 
     torch.set_num_threads(1)
 
-    def imported() -> list[str]:
+    def list_imported() -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             code = record(Path(folder) / "s", 0)
         return sorted(sys.modules) if code == 0 else []
 
-    for name in ask_child(imported):
+    for name in ask_child(list_imported):
         with contextlib.suppress(Exception):  # a module that only a file's loader knows, or that is optional
             importlib.import_module(name)
 
@@ -107,7 +107,7 @@ def _die_at(place: Path, workers: int, at: int) -> int:
         if left < 0 and os.getpid() == process:
             os.killpg(process, signal.SIGKILL)
 
-    with watched(str(place), die):
+    with watch_calls(str(place), die):
         return record(place, workers)
 
 
@@ -116,7 +116,7 @@ def _judge(trial: Trial, place: Path) -> str | None:
     if not (place / "audit.json").exists():
         trial.counts["before there was a store"] += 1
         return None
-    found, wrong = _committed(place)
+    found, wrong = _read_committed(place)
     if found is None or wrong is not None:
         trial.counts["before there was a run"] += wrong is None
         return wrong
@@ -125,13 +125,13 @@ def _judge(trial: Trial, place: Path) -> str | None:
         return None
     trial.counts["taken up again"] += 1
     code, _ = Child(lambda _: command("run", "--resume", found.run_id, "--store", str(place))).end()
-    found, wrong = _committed(place)
+    found, wrong = _read_committed(place)
     if code or found is None or found.samples != _SAMPLES:
         return f"taken up again, it ended with {code} and has {found.samples if found else 'no'} samples"
     return wrong
 
 
-def _committed(place: Path) -> tuple[Run | None, str | None]:
+def _read_committed(place: Path) -> tuple[Run | None, str | None]:
     """Return the run as its parts hold it, and what does not fit together."""
     with Reader(str(place)) as reader:
         if damage := verify(reader):

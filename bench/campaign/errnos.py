@@ -11,7 +11,7 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.store.write.writer import RunWriter
-from bench.campaign.calls import watched
+from bench.campaign.calls import watch_calls
 from bench.campaign.stores import BATCH, fresh, lost, visits, write_run
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
@@ -63,7 +63,7 @@ def run(trial: Trial) -> None:
         at = trial.chance.randrange(_CALLS if what == "write" else _UPKEEP_CALLS)
         fault = Fault(trial.chance.choice(_ERRNOS), at, trial.chance.random() < 0.3)
         problem = None
-        with watched(str(place), fault, reads=True):
+        with watch_calls(str(place), fault, reads=True):
             try:
                 if what == "write":
                     _write(place, expected, fault)
@@ -72,7 +72,7 @@ def run(trial: Trial) -> None:
                 trial.counts["without effect"] += bool(fault.met)
             except AuditError as error:
                 trial.counts["reported in a sentence"] += 1
-                problem = _unclear(error)
+                problem = _find_unclear(error)
             except Exception as error:  # anything else is a fault: that is what is looked for
                 problem = f"{type(error).__name__}: {error}"
         if what == REMOVE:
@@ -102,6 +102,6 @@ def _write(place: Path, expected: dict[str, int], fault: Fault) -> None:
         raise
 
 
-def _unclear(error: AuditError) -> str | None:
+def _find_unclear(error: AuditError) -> str | None:
     """Return what is wrong with an error's text; None if it is a sentence."""
     return None if error.message.rstrip().endswith((".", "?")) else f"not a sentence: {error.message!r}"

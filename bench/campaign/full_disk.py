@@ -7,7 +7,7 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.store.write.writer import RunWriter
-from bench.campaign.mounts import mounted
+from bench.campaign.mounts import mount_tmpfs
 from bench.campaign.stores import BATCH, lost, visits
 from bench.campaign.trial import Trial
 
@@ -19,7 +19,7 @@ def run(trial: Trial) -> None:
     disk = trial.folder / "disk"
     disk.mkdir()
     while trial.more():
-        with mounted(disk, trial.chance.randrange(80, 400)) as worked:
+        with mount_tmpfs(disk, trial.chance.randrange(80, 400)) as worked:
             if not worked:
                 trial.counts["cannot mount here"] = 1
                 return

@@ -41,10 +41,10 @@ def run(trial: Trial) -> None:
         for number, batch in enumerate(recording.loader(DataLoader(Numbers(), batch_size=_BATCH, num_workers=2))):
             trial.tried += len(batch)
             if number == GOAL // 10 // _BATCH:
-                before = _used(me)
+                before = _measure_use(me)
             if not trial.more():
                 break
-            after = _used(me) if number % 100 == 0 else after
+            after = _measure_use(me) if number % 100 == 0 else after
     if not before:
         trial.counts["too slow to tell"] = 1
         return
@@ -58,7 +58,7 @@ def run(trial: Trial) -> None:
             trial.fail(f"{what} grew from {before[what]:,} to {value:,}")
 
 
-def _used(me: psutil.Process) -> dict[str, int]:
+def _measure_use(me: psutil.Process) -> dict[str, int]:
     return {
         "bytes of memory": me.memory_info().rss,
         "bytes of the workers' memory": sum(worker.memory_info().rss for worker in me.children()),

@@ -12,7 +12,7 @@ _NEW_MOUNTS = 0x00020000
 
 
 @contextmanager
-def mounted(folder: Path | str, kilobytes: int) -> Iterator[bool]:
+def mount_tmpfs(folder: Path | str, kilobytes: int) -> Iterator[bool]:
     """Mount a file system of that size on a folder for the length of the block; gives False where that is not allowed."""
     worked = _mount(folder, kilobytes)
     try:

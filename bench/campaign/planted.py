@@ -72,11 +72,11 @@ def _with_a_leak(self: RunWriter, tables: Any, stamped: StampedRows | None = Non
     _APPEND(self, tables, stamped, size)
 
 
-def _unexplained(*_: object) -> StoreError:
+def _make_unexplained_error(*_: object) -> StoreError:
     return StoreError("Something could not be written.")
 
 
-def _unguarded(self: ResilientLoader, batches: Any, workers: int | None = None) -> Iterator[Any]:
+def _iterate_unguarded(self: ResilientLoader, batches: Any, workers: int | None = None) -> Iterator[Any]:
     return iter(self._loader(batches, self.worker_count(len(batches)) if workers is None else workers))
 
 
@@ -93,8 +93,10 @@ PLANTED: dict[str, Planted] = {
     "damage": Planted("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
     "sql_escapes": Planted("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
     "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: dict[str, int]()["raw"], 12),
-    "full_disk": Planted(_WRITE_ERROR, _unexplained, 2, slow=True),
-    "full_places": Planted("audit.engines.resilient_loader.ResilientLoader._make_iterator", _unguarded, 60, slow=True),
+    "full_disk": Planted(_WRITE_ERROR, _make_unexplained_error, 2, slow=True),
+    "full_places": Planted(
+        "audit.engines.resilient_loader.ResilientLoader._make_iterator", _iterate_unguarded, 60, slow=True
+    ),
     "memory_kills": Planted(_APPENDING, _without_failures, 4, slow=True),
     "clock": Planted("audit.store.write.writer.read_manifests", lambda _: ([], []), 15),
     "readers": Planted(_APPENDING, _table_by_table, 30, slow=True),
@@ -106,14 +108,14 @@ def finds_fault(member: str, folder: Path, seconds: float = 120.0) -> bool:
     """Run a member of the campaign with its fault in place; return whether it found anything bad."""
     planted = PLANTED[member]
     trial = Trial(_SEED, seconds, planted.tries, folder)
-    with warnings.catch_warnings(), _replaced(planted.place, planted.fault), contextlib.redirect_stderr(io.StringIO()):
+    with warnings.catch_warnings(), _replace(planted.place, planted.fault), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         importlib.import_module(f"bench.campaign.{member}").run(trial)
     return trial.bad > 0
 
 
 @contextlib.contextmanager
-def _replaced(place: str, fault: Any) -> Iterator[None]:
+def _replace(place: str, fault: Any) -> Iterator[None]:
     holder_name, _, name = place.rpartition(".")
     holder = pkgutil.resolve_name(holder_name)
     before = getattr(holder, name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from audit.store.marker import MARKER
 from audit.store.write.writer import RunWriter
-from bench.campaign.calls import watched
+from bench.campaign.calls import watch_calls
 from bench.campaign.stores import BATCH, fresh, lost, visits
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, keep_up
@@ -128,8 +128,8 @@ class Life:
 def run(trial: Trial) -> None:
     place = fresh(trial.folder / "s")
     life = Life()
-    with watched(str(place), after=lambda *event: life.events.append(event)):
-        _live(place, life)
+    with watch_calls(str(place), after=lambda *event: life.events.append(event)):
+        _write_and_remove(place, life)
     trial.counts["calls of one store"] = len(life.events)
     after = trial.folder / "after"
     while trial.more():
@@ -147,7 +147,7 @@ def run(trial: Trial) -> None:
         trial.tried += 1
 
 
-def _live(place: Path, life: Life) -> None:
+def _write_and_remove(place: Path, life: Life) -> None:
     """Write two runs, one of them in two goes; merge, tag and clean the first, remove it, and write a third."""
     first = _write(RunWriter.create(str(place)), life, commits=2)
     first.finish("complete")

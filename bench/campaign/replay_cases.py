@@ -118,7 +118,7 @@ def _add(built: list[Any], entry: Entry, kind: str, r: random.Random, names: lis
         kind = _fit(built, kind, r.choice(entry.takes), r)
     stage = entry.build(r)
     if entry.gives is None and not entry.hidden and r.random() < 0.3:
-        stage = _contained(stage, kind, r, names)
+        stage = _contain(stage, kind, r, names)
     built.append(stage)
     names.append(entry.name)
     if entry.name.endswith(_SHRINKING):
@@ -126,7 +126,7 @@ def _add(built: list[Any], entry: Entry, kind: str, r: random.Random, names: lis
     return entry.gives or kind
 
 
-def _contained(stage: Any, kind: str, r: random.Random, names: list[str]) -> Any:
+def _contain(stage: Any, kind: str, r: random.Random, names: list[str]) -> Any:
     """Inside a random container with others that take and give the same, perhaps nested."""
     fitting = [e for e in catalogue()[0] if kind in e.takes and e.gives is None and e.name.startswith(("v1.", "v2."))]
     others = r.sample(fitting, r.randint(1, 2))

@@ -70,11 +70,11 @@ def _both() -> dict[str, tuple[Callable[[Any, random.Random], Any], tuple[str, .
         "Compose": (lambda t, r: t.Compose([t.RandomHorizontalFlip(), t.RandomVerticalFlip()]), ANY, None),
         "ConvertImageDtype": (lambda t, r: t.ConvertImageDtype(torch.float32), TENSORS, FLOATS),
         "ElasticTransform": (lambda t, r: t.ElasticTransform(20.0, 1.0), ANY, None),
-        "FiveCrop": (lambda t, r: t.Compose([t.FiveCrop(s - 4), stacked]), ANY, FLOATS),
+        "FiveCrop": (lambda t, r: t.Compose([t.FiveCrop(s - 4), stack_crops]), ANY, FLOATS),
         "GaussianBlur": (lambda t, r: t.GaussianBlur(3, (0.1, 2.0)), ANY, None),
         "Grayscale": (lambda t, r: t.Grayscale(3), ANY, None),
         "Lambda": (lambda t, r: t.Lambda(same), ANY, None),
-        "LinearTransformation": (lambda t, r: t.Compose([v2.Resize((4, 4)), whitening(t)]), (FLOATS,), None),
+        "LinearTransformation": (lambda t, r: t.Compose([v2.Resize((4, 4)), make_whitening(t)]), (FLOATS,), None),
         "Normalize": (lambda t, r: t.Normalize([0.5] * 3, [0.2] * 3, inplace=r.random() < 0.5), (FLOATS,), None),
         "PILToTensor": (lambda t, r: t.PILToTensor(), (PIL,), BYTES),
         "Pad": (lambda t, r: t.Pad(r.randint(1, 3), padding_mode=r.choice(["constant", "edge", "reflect"])), ANY, None),
@@ -102,7 +102,7 @@ def _both() -> dict[str, tuple[Callable[[Any, random.Random], Any], tuple[str, .
         "RandomSolarize": (lambda t, r: t.RandomSolarize(0.5, _P), PICTURES, None),
         "RandomVerticalFlip": (lambda t, r: t.RandomVerticalFlip(_P), ANY, None),
         "Resize": (lambda t, r: t.Resize((s, s + r.randint(0, 3)), antialias=True), ANY, None),
-        "TenCrop": (lambda t, r: t.Compose([t.TenCrop(s - 4, vertical_flip=True), stacked]), ANY, FLOATS),
+        "TenCrop": (lambda t, r: t.Compose([t.TenCrop(s - 4, vertical_flip=True), stack_crops]), ANY, FLOATS),
         "ToPILImage": (lambda t, r: t.ToPILImage(), (BYTES,), PIL),
         "ToTensor": (lambda t, r: t.ToTensor(), (PIL,), FLOATS),
         "TrivialAugmentWide": (lambda t, r: t.TrivialAugmentWide(), PICTURES, None),
@@ -184,7 +184,7 @@ def same(value: Any) -> Any:
     return value
 
 
-def stacked(crops: Any) -> torch.Tensor:
+def stack_crops(crops: Any) -> torch.Tensor:
     """Several crops as one float tensor."""
     parts = [
         v1.functional.to_tensor(crop) if isinstance(crop, Image.Image) else torch.as_tensor(crop) for crop in crops
@@ -202,7 +202,7 @@ def flat_frames(film: Any) -> torch.Tensor:
     return torch.as_tensor(film).float().mean(0)
 
 
-def whitening(module: Any) -> Any:
+def make_whitening(module: Any) -> Any:
     """A LinearTransformation for pictures of 3×4×4."""
     return module.LinearTransformation(torch.eye(48) * 2, torch.zeros(48))
 
@@ -386,12 +386,12 @@ def _generator_entries() -> list[tuple[str, Callable[[], Any]]]:
         ("nn.Module", lambda: nn.Sequential(nn.Dropout(0.3), nn.Identity())),
     ]
     for kind in (bits.PCG64, bits.PCG64DXSM, bits.Philox, bits.SFC64, bits.MT19937):
-        make = functools.partial(_holding, kind)
+        make = functools.partial(_hold, kind)
         found += [(f"Generator({kind.__name__})", make), (f"Generator({kind.__name__}).float32", make)]
     return found
 
 
-def _holding(kind: Any) -> Holds:
+def _hold(kind: Any) -> Holds:
     return Holds(np.random.Generator(kind()), lambda g: float(g.random(dtype=np.float32)))
 
 
@@ -450,14 +450,14 @@ def albumentations_entries() -> list[Entry]:
     if albumentations is None:
         return []
     found = [
-        Entry(f"A.{name}", functools.partial(_albumented, name), (PIL,))
+        Entry(f"A.{name}", functools.partial(_make_albumented, name), (PIL,))
         for name in _ALBUMENTATIONS
         if hasattr(albumentations, name)
     ]
     return [*found, Entry("A.OneOf/SomeOf/Sequential", lambda r: Albumented(albumented_compose()), (PIL,))]
 
 
-def _albumented(name: str, r: random.Random) -> Albumented:
+def _make_albumented(name: str, r: random.Random) -> Albumented:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Albumented(albumentations.Compose([getattr(albumentations, name)(p=0.8)]))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.store.write.writer import RunWriter
-from bench.campaign.calls import watched
+from bench.campaign.calls import watch_calls
 from bench.campaign.children import Child
 from bench.campaign.stores import BATCH, fresh, lost, visits, write_run
 from bench.campaign.trial import Trial
@@ -65,7 +65,7 @@ def _kill_upkeep(trial: Trial, place: Path, run_id: str, what: str) -> None:
     at = trial.chance.randrange(_UPKEEP_CALLS)
 
     def work(_: int) -> None:
-        with _dying(place, at):
+        with _die_at(place, at):
             keep_up(what, place, run_id)
 
     Child(lambda out: _to_death(lambda: work(out))).end()
@@ -78,7 +78,7 @@ def _killed_writer(place: Path, at: int, resumed: str) -> tuple[str | None, int]
 
 
 def _write(place: Path, at: int, resumed: str, out: int) -> None:
-    with _dying(place, at):
+    with _die_at(place, at):
         writer = RunWriter.resume(str(place), resumed) if resumed else RunWriter.create(str(place))
         first = writer.run.samples
         os.write(out, f"{writer.run.run_id} {first} ".encode())
@@ -98,7 +98,7 @@ def _to_death(work: Callable[[], None]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _dying(place: Path, at: int) -> contextlib.AbstractContextManager[None]:
+def _die_at(place: Path, at: int) -> contextlib.AbstractContextManager[None]:
     left = at
 
     def die(_: str, __: tuple[str, ...]) -> None:
@@ -107,4 +107,4 @@ def _dying(place: Path, at: int) -> contextlib.AbstractContextManager[None]:
         if left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return watched(str(place), die)
+    return watch_calls(str(place), die)

@@ -10,7 +10,7 @@ import torch
 from torchvision import models
 
 from audit.models import load
-from audit.models.expected_input import stated_by
+from audit.models.expected_input import find_stated_input
 
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.2, 0.25]
 
@@ -24,7 +24,7 @@ MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.2, 0.25]
     ],
 )
 def test_a_checkpoint_states_mean_and_std(checkpoint: dict[str, Any]) -> None:
-    stated = stated_by(checkpoint)
+    stated = find_stated_input(checkpoint)
     assert stated is not None
     assert stated["mean"] == pytest.approx(MEAN)
     assert stated["std"] == pytest.approx(STD)
@@ -34,7 +34,7 @@ def test_a_checkpoint_states_mean_and_std(checkpoint: dict[str, Any]) -> None:
     "checkpoint", [{}, {"mean": 0.91, "std": None}, {"mean": "high", "std": "low"}, {"std": [0, 1]}]
 )
 def test_other_entries_state_nothing(checkpoint: dict[str, Any]) -> None:
-    assert stated_by(checkpoint) is None
+    assert find_stated_input(checkpoint) is None
 
 
 def test_a_published_architecture_has_the_mean_of_its_preset_unless_the_file_states_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from audit.errors import AuditError
 from audit.store.read.reader import Reader
 from bench.campaign.__main__ import MEMBERS
-from bench.campaign.calls import watched
+from bench.campaign.calls import watch_calls
 from bench.campaign.errnos import Fault
 from bench.campaign.planted import PLANTED, finds_fault
 from bench.campaign.stores import BATCH, fresh, lost, write_run
@@ -55,7 +55,7 @@ def test_every_call_of_an_upkeep_may_fail(tmp_path: Path, what: str, code: int) 
     place, said = tmp_path / "s", []
     for at in range(60):
         fault = Fault(code, at, lasts=False)
-        with watched(str(fresh(place, tmp_path / "template")), fault, reads=True):
+        with watch_calls(str(fresh(place, tmp_path / "template")), fault, reads=True):
             try:
                 keep_up(what, place, run_id)
             except AuditError as error:
@@ -71,7 +71,7 @@ def test_calls_that_read_are_watched(tmp_path: Path) -> None:
     write_run(fresh(tmp_path / "s"), commits=1)
     names: set[str] = set()
     with (
-        watched(str(tmp_path / "s"), lambda name, _: names.add(name), reads=True),
+        watch_calls(str(tmp_path / "s"), lambda name, _: names.add(name), reads=True),
         Reader(str(tmp_path / "s")) as reader,
     ):
         reader.sql("FROM samples").fetchall()

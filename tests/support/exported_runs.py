@@ -20,8 +20,8 @@ def make_store(folder: Path) -> Path:
     """A store with the runs `pictures`, `training`, `nan` and `empty`."""
     store = folder / "lineage"
     _pictures(folder, store)
-    _training(store, "training")
-    _training(store, "nan", spoil=True)
+    _record_training(store, "training")
+    _record_training(store, "nan", spoil=True)
     run = RunWriter.create(str(store))
     run.run.name = "empty"
     run.finish("complete")
@@ -48,7 +48,7 @@ def _pictures(folder: Path, store: Path) -> None:
     )
 
 
-def _training(store: Path, name: str, *, spoil: bool = False) -> None:
+def _record_training(store: Path, name: str, *, spoil: bool = False) -> None:
     torch.manual_seed(0)
     x = torch.randn(24, 4)
     if spoil:

@@ -64,10 +64,10 @@ class Reduced(Pictures):
 
 def with_tensor(make: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     @functools.wraps(make)
-    def made(self: Any, index: int) -> Any:
+    def make_tensor(self: Any, index: int) -> Any:
         return functional.to_tensor(make(self, index))
 
-    return made
+    return make_tensor
 
 
 class Decorated(Pictures):

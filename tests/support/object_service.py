@@ -83,7 +83,7 @@ class Service:
         self.endpoint = f"http://127.0.0.1:{self._proxy.server_port}"
 
     @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
+    def set_environment(self) -> Iterator[None]:
         """In the block this process, and all that it starts, know the service from the environment."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL", self.endpoint)

@@ -60,7 +60,7 @@ class Drift(Check):
                 # What a stage changes is seen at all later ones too: one finding where it begins.
                 seen.add(one.statistic)
                 later = [other.stage for other in found if other.statistic == one.statistic and other is not one]
-                yield _with_later(one.finding, [name for name in later if name is not None])
+                yield _add_later(one.finding, [name for name in later if name is not None])
 
     def _counts(self, context: Context) -> Iterable[Comparison]:
         baseline = context.facts.baseline
@@ -72,7 +72,7 @@ class Drift(Check):
             psi = distance.population_stability(before, now)
             chance = distance.chi_square_chance(before, now)
             table = "samples" if what == "label" else "graded_predictions"
-            most = _most_changed(before, now)
+            most = _find_most_changed(before, now)
             finding = Finding(
                 f"The {noun} have drifted (population stability {psi:.2f}): {most} is "
                 f"{_share(now, most):.1%} of them, and was {_share(before, most):.1%}.",
@@ -116,14 +116,14 @@ class Drift(Check):
             )
 
 
-def _with_later(finding: Finding, later: list[str]) -> Finding:
+def _add_later(finding: Finding, later: list[str]) -> Finding:
     if not later:
         return finding
     names = ", ".join(later[:-1]) + " and " + later[-1] if len(later) > 1 else later[0]
     return replace(finding, message=f"{finding.message} The same statistic of {names} after it has drifted too.")
 
 
-def _most_changed(before: dict[str, int], now: dict[str, int]) -> str:
+def _find_most_changed(before: dict[str, int], now: dict[str, int]) -> str:
     return max(before.keys() | now.keys(), key=lambda key: abs(_share(now, key) - _share(before, key)))
 
 

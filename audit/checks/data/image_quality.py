@@ -77,7 +77,7 @@ class ImageQuality(Check):
             if row["unusual_mode"]:
                 place = (row["index"], row["source"])
                 yield _finding(context, place, "is grey among coloured pictures", f"mode {row['mode']}", None, None)
-        yield from self._looked_at(context)
+        yield from self._find_by_looking(context)
         yield from self._find_inverted(context)
 
     def _find_inverted(self, context: Context) -> Iterable[Finding]:
@@ -172,7 +172,7 @@ class ImageQuality(Check):
                 limit = context.options["size_ratio"]
                 yield _finding(context, place, "has an odd size", why, size, limit)
 
-    def _looked_at(self, context: Context) -> Iterable[Finding]:
+    def _find_by_looking(self, context: Context) -> Iterable[Finding]:
         seen: list[Measures] = []
         try:
             seen = [one for one in exact_measures(context, context.options["pictures"]) if one.side >= 32]

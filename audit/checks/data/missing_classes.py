@@ -34,7 +34,7 @@ class MissingClasses(Check):
         if context.run.recipe.get("limit"):
             raise Skip("only the first samples were recorded (--limit)")
         classes = context.run.classes or []
-        excused = {str(name) for name in context.options["may_miss"]} | set(_left_out(context, classes))
+        excused = {str(name) for name in context.options["may_miss"]} | set(_list_excluded(context, classes))
         usable = "status = 'ok' AND label IS NOT NULL"
         query = (
             "SELECT split, label, count(*) AS samples, min(label_name) AS name, max(label_name) AS other "
@@ -87,7 +87,7 @@ def _chance_to_miss(counts: dict[tuple[str, int], int], split: str, label: int) 
     return float((1 - inside / sum(counts.values())) ** samples)
 
 
-def _left_out(context: Context, classes: list[str]) -> list[str]:
+def _list_excluded(context: Context, classes: list[str]) -> list[str]:
     """Return the classes that the configuration does not look at."""
     wanted = context.narrowing.classes
     return [name for n, name in enumerate(classes) if wanted and name not in wanted and str(n) not in wanted]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.integrity import planned_draws, ranks
-from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprints, have_same_rows, unique_visits
+from audit.checks.shared.fingerprint import VISIT, distinct_indices, fingerprints, has_unique_visits, have_same_rows
 
 
 class Coverage(Check):
@@ -51,7 +51,7 @@ def _find_missing(context: Context) -> Iterable[Finding]:
 
 def _find_repeated(context: Context) -> Iterable[Finding]:
     for table, noun in (("samples", "sample"), ("graded_predictions", "prediction")):
-        if unique_visits(context, table):
+        if has_unique_visits(context, table):
             continue
         query = (
             f"SELECT epoch, index, visit, count(*) AS times FROM {table} WHERE run_id = {context.run_literal} "

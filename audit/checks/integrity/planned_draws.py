@@ -32,7 +32,7 @@ class PlannedDraws:
     dropped: int = 0
 
     @property
-    def most_missing(self) -> int:
+    def missing_limit(self) -> int:
         """Return how many samples may be missing: dropped with the last batch, or assigned to no rank."""
         return self.dropped + max(0, self.length - self.asked)
 
@@ -100,14 +100,14 @@ class _RankDraws:
             for row in self._ask(f"SELECT epoch, {distinct_indices(length)} AS indices FROM {rows} GROUP BY epoch")
         }
         left = {epoch: length - counts.get(epoch, 0) for epoch in by_epoch}
-        if spared := [left[epoch] for epoch, planned in by_epoch.items() if 0 < left[epoch] <= planned.most_missing]:
+        if spared := [left[epoch] for epoch, planned in by_epoch.items() if 0 < left[epoch] <= planned.missing_limit]:
             if is_evaluation(split) and any(planned.dropped for planned in by_epoch.values()):
                 yield _dropped_finding(str(split), max(spared), length, rows)
             self._context.note(
                 f"up to {max(spared):,} of {length:,} samples were left out of an epoch, because of drop_last or a rank that "
                 "stopped early"
             )
-        owing = [epoch for epoch, planned in by_epoch.items() if left[epoch] > planned.most_missing]
+        owing = [epoch for epoch, planned in by_epoch.items() if left[epoch] > planned.missing_limit]
         if not owing:
             return
         query = (

@@ -61,7 +61,7 @@ class ClassOrder(Check):
         if shifted := _find_shift(context, rows, size, before, query):
             yield shifted
             return
-        reached = _most_right(rows) / total
+        reached = _count_possible_hits(rows) / total
         if size > 2_000 or not self._is_large(context, total, before, reached):
             yield from _find_swaps(context, rows, query)
             return
@@ -97,7 +97,7 @@ class ClassOrder(Check):
         return bool(gained and after >= context.options["permuted_accuracy"])
 
 
-def _most_right(rows: list[PredictedClass]) -> int:
+def _count_possible_hits(rows: list[PredictedClass]) -> int:
     """Return how many predictions can be right at most if each predicted class meant its commonest label."""
     most: dict[int, int] = {}
     for row in rows:
@@ -172,7 +172,7 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
         if count < share * totals[label] or other < share * totals[predicted]:
             continue
         # Where the other classes are wrong too, something else is, and makes classes look like each other.
-        if len(totals) > 2 and _right_beside(counts, totals, {label, predicted}) < share / 2:
+        if len(totals) > 2 and _accuracy_of_others(counts, totals, {label, predicted}) < share / 2:
             continue
         # A model that guesses takes a few samples of two classes for each other by chance.
         if binomial_tail(count + other, totals[label] + totals[predicted], guess) * pairs < _UNLIKELY:
@@ -185,7 +185,7 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
             )
 
 
-def _right_beside(counts: dict[tuple[int, int], int], totals: dict[int, int], pair: set[int]) -> float:
+def _accuracy_of_others(counts: dict[tuple[int, int], int], totals: dict[int, int], pair: set[int]) -> float:
     """Return the accuracy of the samples whose label is not one of a pair."""
     rest = {label: total for label, total in totals.items() if label not in pair}
     return sum(counts.get((label, label), 0) for label in rest) / sum(rest.values())

@@ -41,7 +41,7 @@ def distinct_indices(length: int) -> str:
     )
 
 
-def unique_visits(context: Context, table: str) -> bool:
+def has_unique_visits(context: Context, table: str) -> bool:
     """Return True if a count with one bit for each index shows that no visit has two rows; False if it cannot."""
     rows = f"(FROM {table} WHERE run_id = {context.run_literal})"
     found = context.query_once(f"SELECT count(*) AS rows, min(index) AS low, max(index) AS high FROM {rows}")[0]

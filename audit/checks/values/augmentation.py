@@ -66,7 +66,7 @@ class Augmentation(Check):
         elif found["fired"] == found["visits"] and p is not None and p ** found["visits"] < 1e-4:
             said = f"changed its input in all {found['visits']:,} visits, although its p is {p:g}"
         elif p is not None:
-            said = _said_of_rate(found["fired"], found["visits"], p)
+            said = _describe_rate(found["fired"], found["visits"], p)
         if said:
             share = found["fired"] / found["visits"]
             yield Finding(
@@ -197,7 +197,7 @@ def _acts_sometimes(context: Context, stage: Stage, rows: str) -> bool:
     return bool(found["some"]) and not found["every"]
 
 
-def _said_of_rate(fired: int, visits: int, p: float) -> str | None:
+def _describe_rate(fired: int, visits: int, p: float) -> str | None:
     """Return what to say if the 99.99 % interval of the rate is far from p."""
     low, high = wilson(fired, visits, z=3.89)
     # A stage may act and change nothing, such as a flip of a symmetric picture; so a little below p is usual.

@@ -25,7 +25,7 @@ class Clipped(Check):
         saturated = f"((max = 255 AND mean >= 255 * {share}) OR (max = 1 AND mean >= {share} AND min >= 0))"
         emptied = f"(min = 0 AND max > 0 AND zeros > 0 AND zeros >= {share} * list_product(shape))"
         suspects = f"FROM {context.outputs} WHERE stage > 0 AND kind IN {GRIDS} AND ({saturated} OR {emptied})"
-        yield from self._while_loading(context)
+        yield from self._find_clipped_by_loader(context)
         if not context.rows(f"SELECT 1 {suspects} LIMIT 1"):
             return
         stages = ", ".join(map(str, sorted(context.stage_numbers)))
@@ -70,7 +70,7 @@ class Clipped(Check):
                 ),
             )
 
-    def _while_loading(self, context: Context) -> Iterable[Finding]:
+    def _find_clipped_by_loader(self, context: Context) -> Iterable[Finding]:
         """Report white pictures whose files have 16 bits: the loader converted them."""
         if context.facts.root is None:
             return

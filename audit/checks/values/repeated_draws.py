@@ -34,11 +34,11 @@ class RepeatedDraws(Check):
             "SELECT epoch, index, visit, generator, hash(state, block_digest) AS state "
             f"FROM {drawn_generators(context)}"
         )
-        yield from self._within_epochs(context, drawn)
+        yield from self._find_repeats_within_epochs(context, drawn)
         if context.options["epochs"]:
-            yield from self._between_epochs(context, drawn)
+            yield from self._find_repeats_between_epochs(context, drawn)
 
-    def _within_epochs(self, context: Context, drawn: str) -> Iterable[Finding]:
+    def _find_repeats_within_epochs(self, context: Context, drawn: str) -> Iterable[Finding]:
         states = (
             "SELECT generator, epoch, state, count(*) AS visits, count(DISTINCT worker) AS workers, "
             f"min(index) AS index FROM ({drawn}) JOIN (SELECT epoch, index, visit, worker FROM samples "
@@ -67,7 +67,7 @@ class RepeatedDraws(Check):
                 sql=f"FROM ({states}) WHERE visits > 1 ORDER BY visits DESC",
             )
 
-    def _between_epochs(self, context: Context, drawn: str) -> Iterable[Finding]:
+    def _find_repeats_between_epochs(self, context: Context, drawn: str) -> Iterable[Finding]:
         states = (
             f"SELECT generator, state, count(DISTINCT epoch) AS epochs, min(index) AS index FROM ({drawn}) GROUP BY ALL"
         )

@@ -91,7 +91,7 @@ class RayRun(RunExecutor):
                 # Something never arrived: once more, in the smallest pieces that leave batches what they are.
                 per_task = 1
             else:
-                self._one_by_one(job)
+                self._record_one_by_one(job)
         self._write_pipeline()
 
     # -- what is to be done ----------------------------------------------------------------------
@@ -226,7 +226,7 @@ class RayRun(RunExecutor):
             del self.left[number]
         return self.count(result.counts)
 
-    def _one_by_one(self, job: Job) -> None:
+    def _record_one_by_one(self, job: Job) -> None:
         """Record each sample in a task of its own, where every attempt killed its worker; one that does so again is a failed row."""
         import ray
 

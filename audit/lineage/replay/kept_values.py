@@ -17,17 +17,17 @@ def align(recorded: Mapping[str, str | None], made: Mapping[str, str | None]) ->
 
     Both are as they were where nothing shows that a value was kept.
     """
-    if (path := _kept_from(recorded, made)) is not None:
+    if (path := _find_kept_stage(recorded, made)) is not None:
         rest = {one: digest for one, digest in made.items() if one != _LOAD}
         return _digests_from(recorded, path), {path: made[_LOAD], **rest}
-    if (path := _kept_from(made, recorded)) is not None:
+    if (path := _find_kept_stage(made, recorded)) is not None:
         later = _digests_from(made, path)
         del later[path]
         return dict(recorded), {_LOAD: made[path], **later}
     return dict(recorded), dict(made)
 
 
-def _kept_from(whole: Mapping[str, str | None], part: Mapping[str, str | None]) -> str | None:
+def _find_kept_stage(whole: Mapping[str, str | None], part: Mapping[str, str | None]) -> str | None:
     """Return the path of the stage whose output a shorter visit began with; None where there is none."""
     begun = part.get(_LOAD)
     if begun is None or whole.get(_LOAD) == begun:

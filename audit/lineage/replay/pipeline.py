@@ -27,7 +27,7 @@ from audit.recorders.items.item_key import ItemKey, recorded_key
 from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
-from audit.recorders.randomness.watch import BATCH, own_worker
+from audit.recorders.randomness.watch import BATCH, restore_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
@@ -177,7 +177,7 @@ class ReplayPipeline:
             return self._outcome(task, MadeVisit(stalled_visit(self.pipeline, *self._given_up[task.index])))
         request = VisitRequest(task.index, task.epoch, task.states)
         asked = _key_of(task)
-        with own_worker(), values.following_digests(self.digests):
+        with restore_worker(), values.following_digests(self.digests):
             if self._fetches_batches or BATCH in task.states:
                 fetch, place = _batch_of(task)
                 made = self._maker.make_batch(request, fetch, self.level).visits[place]

@@ -41,7 +41,7 @@ class Reasons:
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
 
-    def of_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, State]) -> tuple[Reason, str]:
+    def explain_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, State]) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
         from audit.recorders.items.item_key import recorded_key
 

@@ -103,7 +103,7 @@ class Replayer:
             epoch, index, visit = key
             place = self.pipeline.place_of(index, fact["source"], fact["root"], states.get(key, {}))
             if place is None:
-                reason, detail = self.reasons.of_absent(fact, index, states.get(key, {}))
+                reason, detail = self.reasons.explain_absent(fact, index, states.get(key, {}))
                 self._count(fact, 0)
                 self._differs(VisitMismatch(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
             else:
@@ -118,7 +118,7 @@ class Replayer:
         if self.wanted.export:
             with explain_write_errors(self.wanted.export, "Choose another folder with --export."):
                 self._export(outcome)
-        outcome, fact = self._without_kept(outcome, fact)
+        outcome, fact = self._leave_out_kept(outcome, fact)
         if not self._has_compared(fact):
             return
         self._count(fact, self._equal_outputs(outcome, fact))
@@ -132,7 +132,7 @@ class Replayer:
         elif len(self.result.different) < MOST_LISTED:
             self._differs(self._explain(made, fact, *first))
 
-    def _without_kept(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[ReplayedVisit, RecordedVisit]:
+    def _leave_out_kept(self, outcome: ReplayedVisit, fact: RecordedVisit) -> tuple[ReplayedVisit, RecordedVisit]:
         """Leave out stages whose output the dataset kept from an earlier visit: the recording has them, or the replay."""
         epoch, _, visit = _key(outcome.task)
         if not (epoch or visit) or outcome.digests.get("0") == fact["stages"].get(0):

@@ -78,7 +78,7 @@ class CallStages:
             visit.calls = VisitCalls(visit, self._search)
         return visit.calls
 
-    def asked_of(self, visit: Visit) -> AskedItems:
+    def asked_items_of(self, visit: Visit) -> AskedItems:
         """Return what notes the items that a visit asks datasets for."""
         if visit.asked is None:
             visit.asked = AskedItems(has_one_base=self._has_one_base)
@@ -143,7 +143,7 @@ def _ask(slot: FunctionSlot, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     visit = current_visit()
     if visit is None or visit.follower is None or len(args) != 2 or kwargs:
         return slot.original(*args, **kwargs)
-    return visit.follower.asked_of(visit).ask(slot.original, *args)
+    return visit.follower.asked_items_of(visit).ask(slot.original, *args)
 
 
 def describe_call(call: ObservedCall) -> Stage:

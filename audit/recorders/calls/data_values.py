@@ -85,7 +85,7 @@ def texts_in(value: Any, depth: int = _DEEPEST) -> set[str]:
     return set().union(*(texts_in(part, depth - 1) for part in parts_in(value)))
 
 
-def leading_to(passed: Iterable[tuple[T, set[int], Any]], wanted: set[int], *, alone: bool = False) -> set[T]:
+def find_leading_stages(passed: Iterable[tuple[T, set[int], Any]], wanted: set[int], *, alone: bool = False) -> set[T]:
     """Return the stages that led to wanted values: of each, the last first, a key, the ids of what it was given, and its output.
 
     With `alone`, only those all of whose output did: one that gives a picture with its mask led to both.

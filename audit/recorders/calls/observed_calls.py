@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
-from audit.recorders.calls.data_values import carries_data, ids_in, is_new_value, is_text_alone, leading_to
+from audit.recorders.calls.data_values import carries_data, find_leading_stages, ids_in, is_new_value, is_text_alone
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.describe import as_stable_json, name_of
 from audit.recorders.stages.discover import is_choice
@@ -162,7 +162,7 @@ class VisitCalls:
         if not is_new_value(output, not carries_data(call.value) or is_text_alone(call.value)):
             return
         call.output = output
-        if frame.children and self._adds_nothing(call, frame):
+        if frame.children and self._repeats_last_output(call, frame):
             parent.children.append(frame.children[-1])
             return
         self._sink.after_call(call, token, spent)
@@ -172,7 +172,7 @@ class VisitCalls:
             self._followed.add(id(output))
         parent.children.append(call)
 
-    def _adds_nothing(self, call: ObservedCall, frame: _Frame) -> bool:
+    def _repeats_last_output(self, call: ObservedCall, frame: _Frame) -> bool:
         """Return whether a call gave what its last stage gave, so that its own row would say the same again."""
         last = frame.children[-1]
         if call.output is not last.output or not self._sink.is_unchanged(last) or is_choice(call.target):
@@ -196,7 +196,7 @@ class VisitCalls:
         key = key_of(target)
         if key in self._search.skipped:
             return None  # a stage already, found by the attribute that holds it
-        held = self._held_by(frame.target) if frame.target is not None else {}
+        held = self._list_held(frame.target) if frame.target is not None else {}
         if key in held:
             return held[key][0]
         return (self._search.labels.get(key) or name_of(target)) if frame.openness else None
@@ -209,7 +209,7 @@ class VisitCalls:
         is_users = isinstance(target, FunctionType) and not is_library(target)
         return max(parent.openness - 1, 0) if is_users else 0
 
-    def _held_by(self, target: Any) -> dict[Key, tuple[str, Any]]:
+    def _list_held(self, target: Any) -> dict[Key, tuple[str, Any]]:
         found = self._held.get(id(target))
         if found is None:
             found = self._do_unobserved(held_callables, target)
@@ -221,8 +221,8 @@ class VisitCalls:
     def mark_targets(self, item_input: Any, others: Any) -> None:
         """Tell stages that lead to the label from those that lead to the model's input."""
         passed = [(call, call.given, call.output) for call in reversed(self.made)]
-        main = leading_to(passed, ids_in(item_input))
-        side = leading_to(passed, ids_in(others), alone=True)
+        main = find_leading_stages(passed, ids_in(item_input))
+        side = find_leading_stages(passed, ids_in(others), alone=True)
         for call in self.made:
             call.is_target = call in side and call not in main
 

@@ -45,7 +45,7 @@ class _Warmed:
         if self._looks < _FIRST_LOOKS:
             if now != self.code.co_code:  # else it was not called often enough yet
                 self._looks += 1
-                self._waiting = _waiting_in(self.code, now)
+                self._waiting = _find_waiting(self.code, now)
             return set()
         ran = {offset for offset, waiting in self._waiting.items() if now[offset : offset + _SIZE] != waiting}
         for offset in ran:
@@ -53,7 +53,7 @@ class _Warmed:
         return ran
 
 
-def _waiting_in(code: CodeType, now: bytes) -> dict[int, bytes]:
+def _find_waiting(code: CodeType, now: bytes) -> dict[int, bytes]:
     """Return the instructions that are to be replaced when they run, and have not run: behind each is its counter."""
     return {
         one.offset: now[one.offset : one.offset + _SIZE]

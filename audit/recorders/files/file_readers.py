@@ -72,7 +72,7 @@ class _HeldMethod:
 
     def __init__(self, kind: type, name: str, path: Callable[[Any], Any]) -> None:
         self._kind, self._name, self._method = kind, name, vars(kind)[name]
-        self._stand_in = _noting_object(self._method, path)
+        self._stand_in = _wrap_method(self._method, path)
 
     def put(self) -> bool:
         if vars(self._kind).get(self._name) is self._method:
@@ -84,7 +84,7 @@ class _HeldMethod:
             setattr(self._kind, self._name, self._method)
 
 
-def _noting_object(method: Any, path: Callable[[Any], Any]) -> Any:
+def _wrap_method(method: Any, path: Callable[[Any], Any]) -> Any:
     @functools.wraps(method, updated=())
     def read(handle: Any, *args: Any, **kwargs: Any) -> Any:
         _note_object(handle, path)

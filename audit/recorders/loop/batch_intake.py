@@ -67,7 +67,7 @@ class BatchIntake:
             arrived = envelope.indices = list(range(iteration.arrived, iteration.arrived + envelope.count))
             iteration.arrived += envelope.count
         if all(label is None for label in envelope.labels):
-            envelope.labels = _in_order(_batch_labels(envelope.data, envelope.count), envelope.layout)
+            envelope.labels = _put_in_order(_batch_labels(envelope.data, envelope.count), envelope.layout)
         visits = self.visits.next_all(epoch, envelope.indices)
         stamp = wire.BatchStamp(
             self._run.run_id,
@@ -143,7 +143,7 @@ class BatchIntake:
             self._run.unrecorded.append(text)
 
 
-def _in_order(labels: list[int | None], layout: BatchLayout | None) -> list[int | None]:
+def _put_in_order(labels: list[int | None], layout: BatchLayout | None) -> list[int | None]:
     """Return labels by place, where a collate function may have put the samples in another order."""
     if layout is None:
         return labels

@@ -134,7 +134,7 @@ class LayoutSearch:
             return TensorLayout(tuple(range(self.count)), None)
         if (places := self._scaled_rows(list(seen.unbind(0)))) is not None:
             return TensorLayout(tuple(places), 0)
-        places = self._any_order([seen]) or self._scaled_rows([seen])
+        places = self._find_any_order([seen]) or self._scaled_rows([seen])
         return TensorLayout(tuple(places), None) if places is not None else None
 
     def _equal_rows(self, rows: list[torch.Tensor]) -> Sequence[int] | None:
@@ -148,9 +148,9 @@ class LayoutSearch:
                 # Rows that look alike, such as masks, prove nothing of their own.
                 if column.is_input or order is self._order or _are_different(rows):
                     return order
-        return self._any_order(rows)
+        return self._find_any_order(rows)
 
-    def _any_order(self, rows: list[torch.Tensor]) -> Sequence[int] | None:
+    def _find_any_order(self, rows: list[torch.Tensor]) -> Sequence[int] | None:
         """Return the places of rows that each hold the value of exactly one sample."""
         return next((found for column in self._columns if (found := _find_order(rows, column)) is not None), None)
 

@@ -36,7 +36,7 @@ def draws_of(loader: Any) -> Draws | None:
     with contextlib.suppress(Exception):
         # Lengths are the user's code.
         batches, sampler = loader.batch_sampler, sampler_of(loader)
-        length = _drawn_from(sampler)
+        length = _count_draws(sampler)
         if length is None:
             return None
         asked = len(sampler)
@@ -45,7 +45,7 @@ def draws_of(loader: Any) -> Draws | None:
     return None
 
 
-def _drawn_from(sampler: Any) -> int | None:
+def _count_draws(sampler: Any) -> int | None:
     kind = type(sampler)
     if kind is DistributedSampler:
         return len(sampler.dataset)

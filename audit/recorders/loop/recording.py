@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from audit import provenance
 from audit.errors import RecordingError, UsageError, message_without_hint
 from audit.identity import check_run_name
-from audit.models.expected_input import stated_by
+from audit.models.expected_input import find_stated_input
 from audit.models.presets import expand_preset
 from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
@@ -290,7 +290,10 @@ class Recording:
             run.recipe["layers"] = [*run.recipe.get("layers", ()), *hooks.modules]
         # timm's models carry the normalisation of their weights.
         config = getattr(model, "pretrained_cfg", None)
-        if isinstance(config, dict) and (expected := stated_by(config, "the model's pretrained_cfg")) is not None:
+        if (
+            isinstance(config, dict)
+            and (expected := find_stated_input(config, "the model's pretrained_cfg")) is not None
+        ):
             run.recipe.setdefault("expected_input", expected)
         run.model = run.model or type(model).__qualname__
         run.arch = run.arch or type(model).__name__

@@ -186,7 +186,7 @@ class CallRecorder:
         """Make the prediction of each head; return the steps of all of them."""
         steps: list[ModelStep] = []
         for number, head in enumerate(watched.heads):
-            part = step if number == 0 else step.for_next_head()
+            part = step if number == 0 else step.copy_for_next_head()
             part.head = head.name
             steps.append(part)
             wanted = head_targets(part, head, watched.name)

@@ -91,7 +91,7 @@ class ModelStep:
         """Whether the loop mixed samples into a row."""
         return any(parents is not None for parents in self.parents)
 
-    def for_next_head(self) -> ModelStep:
+    def copy_for_next_head(self) -> ModelStep:
         """Return the same call, for the prediction of another output."""
         return replace(self, columns={}, task=None, follows=True, seen=[], is_beside=True, is_read=False)
 

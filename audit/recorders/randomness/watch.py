@@ -148,7 +148,7 @@ class Restorer:
 
 
 @contextlib.contextmanager
-def own_worker() -> Iterator[None]:
+def restore_worker() -> Iterator[None]:
     """Forget afterwards what a replayed visit was given as its worker."""
     from torch.utils.data._utils import worker
 
@@ -163,7 +163,7 @@ _NO_DATASET: Any = None
 
 
 def _be_main_process() -> None:
-    """Let this process seem to be no worker; `own_worker` undoes it."""
+    """Let this process seem to be no worker; `restore_worker` undoes it."""
     from torch.utils.data._utils import worker
 
     worker._worker_info = None

@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from audit.usercode import shown_source
+from audit.usercode import show_source
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 #: Bookkeeping of nn.Module and of libraries, no parameters of the transform.
@@ -109,7 +109,7 @@ def code_digest_of(stage: object) -> str | None:
 @functools.lru_cache(maxsize=4096)
 def _code_digest(what: Callable[..., Any] | type) -> str | None:
     try:
-        with shown_source(what):
+        with show_source(what):
             source = inspect.getsource(what)
     except (OSError, TypeError):
         code = getattr(what, "__code__", None)

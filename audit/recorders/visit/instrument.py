@@ -161,7 +161,7 @@ class Instrument:
             function.restore()
 
     @contextlib.contextmanager
-    def observing_files(self) -> Iterator[None]:
+    def observe_files(self) -> Iterator[None]:
         """Observe the threads that are started meanwhile; what this thread opens itself belongs to no single sample."""
         readers = observe_readers()
         before = note_opened_files([])

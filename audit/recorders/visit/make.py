@@ -200,7 +200,7 @@ class VisitMaker:
         observer = BatchObserver(self.instrument, lambda: self._new_visit(level), self.randomness.watch)
         items: Any = None
         error: BaseException | None = None
-        with ItemCalls(self.dataset, observer.observe) as item_calls, self.instrument.observing_files():
+        with ItemCalls(self.dataset, observer.observe) as item_calls, self.instrument.observe_files():
             try:
                 items = self._fetch(_first_number(fetch), lambda: fetch.make(self.dataset))
             except (Exception, SystemExit) as raised:

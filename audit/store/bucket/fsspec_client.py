@@ -25,21 +25,21 @@ class FsspecClient(ObjectClient):
         self._bucket = bucket
 
     def get(self, key: str) -> Blob:
-        with _sorted_errors():
+        with _translate_errors():
             path = self._path(key)
             return self._blob(path, bytes(self._filesystem.cat_file(path)))
 
     def get_range(self, key: str, start: int, count: int) -> Blob:
         path = self._path(key)
         size = self.size(key)
-        with _sorted_errors():
+        with _translate_errors():
             begin = max(0, size + start) if start < 0 else min(start, size)
             end = size if start < 0 else min(start + count, size)
             data = bytes(self._filesystem.cat_file(path, start=begin, end=end)) if begin < end else b""
             return Blob(data, size, None, 0.0)
 
     def size(self, key: str) -> int:
-        with _sorted_errors():
+        with _translate_errors():
             facts = self._filesystem.info(self._path(key), refresh=True)
         if facts.get("type") == "directory":
             raise FileNotFoundError("a folder")
@@ -47,7 +47,7 @@ class FsspecClient(ObjectClient):
 
     def put(self, key: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
         try:
-            with _sorted_errors():
+            with _translate_errors():
                 self._filesystem.pipe_file(self._path(key), data, mode="create" if absent else "overwrite")
         except FileNotFoundError:  # nothing but the bucket itself can be missing
             raise NoBucket("missing") from None
@@ -56,7 +56,7 @@ class FsspecClient(ObjectClient):
     def names(self, prefix: str) -> list[str]:
         folder = self._path(prefix).rstrip("/")
         try:
-            with _sorted_errors():
+            with _translate_errors():
                 found = self._filesystem.ls(folder, detail=False, refresh=True)
         except FileNotFoundError:
             return []
@@ -64,7 +64,7 @@ class FsspecClient(ObjectClient):
 
     def entries(self, prefix: str) -> Iterator[tuple[str, int]]:
         try:
-            with _sorted_errors():
+            with _translate_errors():
                 found = self._filesystem.find(self._path(prefix).rstrip("/"), detail=True, refresh=True)
         except FileNotFoundError:
             return
@@ -74,7 +74,7 @@ class FsspecClient(ObjectClient):
 
     def delete(self, key: str) -> None:
         try:
-            with _sorted_errors():
+            with _translate_errors():
                 self._filesystem.rm_file(self._path(key))
         except FileNotFoundError:
             return
@@ -95,7 +95,7 @@ class FsspecClient(ObjectClient):
 
 
 @contextmanager
-def _sorted_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Yield the errors of any fsspec package as ours; `from None`, as their text is not known to be harmless."""
     try:
         yield

@@ -74,13 +74,13 @@ class S3Client(ObjectClient):
         return _service(os.getpid(), CONNECT_SECONDS, READ_SECONDS, surroundings)
 
     def get(self, key: str) -> Blob:
-        with _sorted_errors():
+        with _translate_errors():
             answer = self._s3.get_object(Bucket=self._bucket, Key=key)
             return _blob(answer, answer["Body"].read())
 
     def get_range(self, key: str, start: int, count: int) -> Blob:
         span = f"bytes={start}" if start < 0 else f"bytes={start}-{start + count - 1}"
-        with _sorted_errors():
+        with _translate_errors():
             try:
                 answer = self._s3.get_object(Bucket=self._bucket, Key=key, Range=span)
             except self._s3.exceptions.ClientError as error:
@@ -92,12 +92,12 @@ class S3Client(ObjectClient):
             return _blob(answer, answer["Body"].read())
 
     def size(self, key: str) -> int:
-        with _sorted_errors():
+        with _translate_errors():
             return int(self._s3.head_object(Bucket=self._bucket, Key=key)["ContentLength"])
 
     def put(self, key: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
         condition = {"IfNoneMatch": "*"} if absent else {"IfMatch": match} if match else {}
-        with _sorted_errors():
+        with _translate_errors():
             answer = self._s3.put_object(Bucket=self._bucket, Key=key, Body=data, **condition)
             return str(answer["ETag"])
 
@@ -113,13 +113,13 @@ class S3Client(ObjectClient):
             yield from ((entry["Key"], entry["Size"]) for entry in page.get("Contents", ()))
 
     def delete(self, key: str) -> None:
-        with _sorted_errors():
+        with _translate_errors():
             self._s3.delete_object(Bucket=self._bucket, Key=key)
 
     def _pages(self, prefix: str, **options: str) -> Iterator[dict[str, Any]]:
         token: dict[str, str] = {}
         while True:
-            with _sorted_errors():
+            with _translate_errors():
                 page = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **options, **token)
             yield page
             if not page.get("IsTruncated"):
@@ -143,7 +143,7 @@ def _code(error: Any) -> str:
 
 
 @contextmanager
-def _sorted_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Yield every error of botocore as one of ours; `from None`, as its own text may hold keys and addresses."""
     from botocore import exceptions
 

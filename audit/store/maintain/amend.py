@@ -10,7 +10,7 @@ import pyarrow as pa
 from audit.identity import check_run_name
 from audit.records import Part, Run, as_tags
 from audit.store.commits import commit_whole, run_folder
-from audit.store.manifest import Manifest, locked_manifest
+from audit.store.manifest import Manifest, lock_manifest
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
@@ -40,7 +40,7 @@ def rename_run(reader: Reader, run_id: str, name: str | None) -> None:
 
 def _change_row(reader: Reader, run_id: str, change: Callable[[Run], None]) -> None:
     filesystem = reader.filesystem
-    with locked_manifest(filesystem, run_id) as manifest:
+    with lock_manifest(filesystem, run_id) as manifest:
         change(manifest.run)
         commit_whole(filesystem, manifest)
     reader.refresh()
@@ -66,7 +66,7 @@ def replace_rows(
 def replace_table(reader: Reader, run_id: str, table: str, make: Callable[[], pa.Table]) -> None:
     """Put new rows, made under the run's lock, in the place of a table's earlier ones, as one part."""
     filesystem = reader.filesystem
-    with locked_manifest(filesystem, run_id) as manifest:
+    with lock_manifest(filesystem, run_id) as manifest:
         made = make()
         before = [part.file for part in manifest.parts if part.table == table]
         manifest.parts = [part for part in manifest.parts if part.table != table]

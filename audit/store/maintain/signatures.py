@@ -18,7 +18,7 @@ from audit.errors import MissingExtra, NotFound, UsageError
 from audit.extras import EXTRAS
 from audit.output_file import explain_write_errors
 from audit.store.commits import run_folder
-from audit.store.manifest import Manifest, locked_manifest
+from audit.store.manifest import Manifest, lock_manifest
 from audit.store.read.reader import Reader
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def sign(reader: Reader, reference: str | None, key: str | os.PathLike[str]) -> 
     private = private_key(key)
     require_whole(reader, reference, "signed")
     filesystem = reader.filesystem
-    with locked_manifest(filesystem, reader.run(reference).run_id) as manifest:
+    with lock_manifest(filesystem, reader.run(reference).run_id) as manifest:
         if manifest.run.status == "running":
             raise UsageError(
                 f"The run {manifest.run.run_id} has not ended.", hint="Finish it first: audit run --resume RUN"

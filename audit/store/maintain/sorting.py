@@ -25,7 +25,7 @@ _MEMORY = "1GB"
 _BATCH = 65_536
 
 
-def in_order(parts: Sequence[Part]) -> bool:
+def are_in_order(parts: Sequence[Part]) -> bool:
     """Return whether no part has an index that belongs before those of the part before it."""
     bounds = [(part.first_index, part.last_index) for part in parts]
     return all(last is not None and first is not None and last <= first for (_, last), (first, _) in pairwise(bounds))

@@ -74,7 +74,7 @@ def checked_parts(location: str) -> list[list[Any]]:
     return found[-_MOST_SENT:]
 
 
-def trust_checked(location: str, checked: list[list[Any]]) -> None:
+def trust_digests(location: str, checked: list[list[Any]]) -> None:
     """Take over what `checked_parts` gave in the process that asks."""
     with _lock:
         for where, stamp, sha256 in checked:

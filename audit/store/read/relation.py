@@ -170,7 +170,7 @@ def _kind(statement: duckdb.Statement) -> str:
         return "such a statement"
 
 
-def timed_out(seconds: float) -> QueryError:
+def timeout_error(seconds: float) -> QueryError:
     """Return the error of a query that was stopped."""
     return QueryError(
         f"The query was stopped: it took longer than {seconds:g} seconds.",
@@ -210,7 +210,7 @@ class translate_errors:  # noqa: N801 - reads as a verb where it is used
         if not isinstance(error, duckdb.Error):
             return
         if self._expired.is_set() and isinstance(error, duckdb.InterruptException):
-            raise timed_out(self._timeout or 0) from error
+            raise timeout_error(self._timeout or 0) from error
         if isinstance(error, duckdb.OutOfMemoryException):
             raise QueryError(
                 f"The query needs more memory than it may use: {str(error).strip().splitlines()[0]}",

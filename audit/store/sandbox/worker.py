@@ -32,7 +32,7 @@ from audit.output_file import FORMULA
 from audit.store.bucket.location import package_of
 from audit.store.part_file import write_parquet
 from audit.store.read.freshness import commit_state
-from audit.store.read.part_digests import checked_parts, trust_checked
+from audit.store.read.part_digests import checked_parts, trust_digests
 from audit.store.read.reader import Reader, Relation
 from audit.store.sandbox.landlock import restrict
 
@@ -171,7 +171,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
         try:
             if isinstance(opened, AuditError):
                 raise opened
-            trust_checked(opened.location, request["checked"])
+            trust_digests(opened.location, request["checked"])
             if commit_state(opened) != state:
                 opened.refresh()
             header, body = _answer(opened, request)
@@ -217,18 +217,18 @@ def _named_files() -> list[str]:
 
 
 def _limit(settings: dict[str, Any]) -> None:
-    def at_most(what: int, value: int) -> None:
+    def limit_resource(what: int, value: int) -> None:
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
 
     with open("/proc/self/statm") if os.path.exists("/proc/self/statm") else io.StringIO("0") as own:
         used = int(own.read().split()[0]) * resource.getpagesize()
-    at_most(resource.RLIMIT_AS, used + settings["memory"])
-    at_most(resource.RLIMIT_CPU, int(settings["seconds"]) * (os.cpu_count() or 1) + 5)
-    at_most(resource.RLIMIT_FSIZE, 0)
-    at_most(resource.RLIMIT_CORE, 0)
-    at_most(resource.RLIMIT_NOFILE, 4096)
+    limit_resource(resource.RLIMIT_AS, used + settings["memory"])
+    limit_resource(resource.RLIMIT_CPU, int(settings["seconds"]) * (os.cpu_count() or 1) + 5)
+    limit_resource(resource.RLIMIT_FSIZE, 0)
+    limit_resource(resource.RLIMIT_CORE, 0)
+    limit_resource(resource.RLIMIT_NOFILE, 4096)
 
 
 def _answer(reader: Reader, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

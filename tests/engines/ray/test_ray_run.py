@@ -43,7 +43,7 @@ def service() -> Iterator[Any]:
     except ImportError:
         yield None
         return
-    with service.named():
+    with service.set_environment():
         yield service
     service.close()
 

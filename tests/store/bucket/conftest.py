@@ -13,7 +13,7 @@ def running() -> Iterator[Service]:
     pytest.importorskip("boto3")
     pytest.importorskip("moto.server")
     service = Service()
-    with service.named():
+    with service.set_environment():
         yield service
     service.close()
 
