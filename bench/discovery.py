@@ -24,7 +24,7 @@ _ITEMS = 200
 _ROUNDS = 20
 
 
-class _Branching(Dataset[Any]):
+class _BranchingStage(Dataset[Any]):
     """Code with branches that no item takes: what is watched is there, and nothing of it runs."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ def main() -> None:
 
 def _watch() -> tuple[float, float, float]:
     """Return the µs that an item takes alone and with its code watched, and what it takes to ask at the end of a batch."""
-    dataset = _Branching()
-    plain: Any = _Branching.__getitem__
+    dataset = _BranchingStage()
+    plain: Any = _BranchingStage.__getitem__
     watched: Any = FunctionType(plain.__code__.replace(), plain.__globals__)
     changes = UnseenChanges(dataset, lambda: [watched.__code__])
     for index in range(_ITEMS):

@@ -41,7 +41,7 @@ _STARTED = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Measurement:
     """What one run took, in seconds."""
 
     clock: float
@@ -78,7 +78,7 @@ def main() -> None:
                         print(
                             f"{name}, first run on the cluster: {first.clock:.1f} s, {first.cpu:.1f} of CPU, {first.new} new"
                         )
-            taken: dict[str, list[Taken]] = {name: [] for name in engines}
+            taken: dict[str, list[Measurement]] = {name: [] for name in engines}
             for _ in range(given.rounds):
                 for name, own in engines.items():
                     taken[name].append(run([*common, *own], work / "lineage", cluster if name != "local" else None))
@@ -113,7 +113,7 @@ def _cluster() -> Iterator[int]:
             process.terminate()
 
 
-def run(options: list[str], store: Path, cluster: int | None = None) -> Taken:
+def run(options: list[str], store: Path, cluster: int | None = None) -> Measurement:
     """`audit run` with these options, into a store that is deleted afterwards."""
     begun = time.perf_counter()
     with subprocess.Popen(
@@ -127,7 +127,7 @@ def run(options: list[str], store: Path, cluster: int | None = None) -> Taken:
         said = json.loads(process.stdout.read())
     assert said["status"] == "complete", said
     shutil.rmtree(store)
-    return Taken(clock, said["seconds"], cpu, new)
+    return Measurement(clock, said["seconds"], cpu, new)
 
 
 def _family_seconds(process: subprocess.Popen[bytes], cluster: int | None) -> tuple[float, int]:
@@ -159,7 +159,7 @@ def _seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _print(taken: dict[str, list[Taken]], samples: int) -> None:
+def _print(taken: dict[str, list[Measurement]], samples: int) -> None:
     base = taken["local"]
     print(f"{samples} pictures, medians of {len(base)}, load {os.getloadavg()[0]:.1f}")
     print(
@@ -167,7 +167,7 @@ def _print(taken: dict[str, list[Taken]], samples: int) -> None:
     )
     for name, rounds in taken.items():
         clock, recording, cpu, new = (
-            statistics.median(getattr(one, field) for one in rounds) for field in Taken.__dataclass_fields__
+            statistics.median(getattr(one, field) for one in rounds) for field in Measurement.__dataclass_fields__
         )
         ratio = statistics.median(one.cpu / local.cpu for one, local in zip(rounds, base, strict=True))
         print(

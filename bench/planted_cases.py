@@ -415,7 +415,7 @@ case("shortcut: a mark in the corner of one class", "shortcuts")(shortcut(_corne
 # -- 5. state between visits ----------------------------------------------------------------------------
 
 
-class Cached(Dataset[Any]):
+class CachedDataset(Dataset[Any]):
     """Keeps what it loaded; one step changes it in place."""
 
     def __init__(self, root: Path, in_place: bool) -> None:
@@ -448,7 +448,7 @@ for bad in (True, False):
     @case(f"state: {'a cached array changed in place' if bad else 'clean, a cached array'}",
           *(("stable_load",) if bad else ()), may=("stage_coverage", "stage_contract"))  # fmt: skip
     def _(ground: Ground, place: Path, bad: bool = bad) -> None:
-        loop(place, Cached(ground.digit_folder(place / "train", count=100), bad), epochs=3, shuffle=True)
+        loop(place, CachedDataset(ground.digit_folder(place / "train", count=100), bad), epochs=3, shuffle=True)
 
 
 @case("state: files listed in another order in the same run again", "loader_order")

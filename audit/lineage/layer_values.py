@@ -29,7 +29,7 @@ def layer_value(run: Run, data: bytes | None, digest: str | None) -> Array | Non
     with values.following_digests(run.digest_version):
         # `activations` does not name the encoding: the digest has to tell.
         for encoding in ENCODINGS:
-            encoded = values.Encoded(encoding, data)
+            encoded = values.EncodedValue(encoding, data)
             try:
                 if values.encoded_digest("tensor", encoded) == digest:
                     return np.asarray(values.decode("tensor", encoded, numpy_only=True), np.float32)

@@ -166,7 +166,7 @@ class Trace(PrintableView):
                 f"The output {row['port']} of sample {self.sample['index']} was not stored.",
                 hint='Record with capture="full" to keep every output.',
             )
-        encoded = values.Encoded(row["encoding"], row["data"])
+        encoded = values.EncodedValue(row["encoding"], row["data"])
         value = values.decode("tensor", encoded)
         with values.following_digests(self.run.digest_version):
             digest = values.encoded_digest("tensor", encoded)
@@ -231,7 +231,7 @@ class Trace(PrintableView):
             )
         if found is None:
             return self._derive_value[stage]
-        encoded = self._self_contained(values.Encoded(found["encoding"], found["data"]), stage, allow_pickle)
+        encoded = self._self_contained(values.EncodedValue(found["encoding"], found["data"]), stage, allow_pickle)
         value = values.decode(found["kind"], encoded, numpy_only=numpy_only, allow_pickle=allow_pickle)
         with values.following_digests(self.run.digest_version):
             digest = None if numpy_only else values.encoded_digest(found["kind"], encoded)
@@ -242,7 +242,7 @@ class Trace(PrintableView):
             )
         return value
 
-    def _self_contained(self, encoded: values.Encoded, stage: int, allow_pickle: bool) -> values.Encoded:
+    def _self_contained(self, encoded: values.EncodedValue, stage: int, allow_pickle: bool) -> values.EncodedValue:
         """Return the value itself: if it was stored as a function of an earlier stage's picture, compute it from that picture."""
         digest = values.source_digest(encoded)
         if digest is None:

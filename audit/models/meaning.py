@@ -155,7 +155,7 @@ def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch
 def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeaning:
     last = last_module(module)
     inside = lies_inside(values)
-    if inside and values.shape[1] > 1 and adds_up(values):
+    if inside and values.shape[1] > 1 and sums_to_one(values):
         said = "The last module is a Softmax, and each" if isinstance(last, nn.Softmax) else "Each"
         return OutputMeaning("probabilities", f"{said} row lies between 0 and 1 and adds up to 1.")
     if inside and isinstance(last, nn.Sigmoid):
@@ -170,7 +170,7 @@ def lies_inside(values: torch.Tensor) -> bool:
     return bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
 
 
-def adds_up(values: torch.Tensor) -> bool:
+def sums_to_one(values: torch.Tensor) -> bool:
     """Return whether the values (N, C, …) of all classes add up to 1 everywhere; few have to do so more exactly."""
     sums = values.float().sum(1)
     return bool(((sums - 1).abs() < (_NEAR if sums.numel() >= _FEW else _NEAR_OF_FEW)).all())

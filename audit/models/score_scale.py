@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from audit.models.meaning import adds_up, last_module, lies_inside
+from audit.models.meaning import last_module, lies_inside, sums_to_one
 
 #: What each declared kind says of the numbers.
 SCALES = {
@@ -63,7 +63,7 @@ class ScoreScale:
             return "logits"
         if not bool(finite.any()):
             return "logits"  # of a last layer that was set to zero: no sigmoid gives nothing but zeros
-        if exclusive and scores.shape[1] > 1 and adds_up(scores):
+        if exclusive and scores.shape[1] > 1 and sums_to_one(scores):
             return "probabilities"
         is_many = scores.shape[1] >= _MANY_CLASSES and scores.numel() >= _MANY_VALUES
         known = self._known.get(self._is_training)

@@ -15,7 +15,7 @@ import torch
 
 from audit.errors import UnclearOutput
 from audit.metrics.boxes import Boxes
-from audit.models.meaning import adds_up
+from audit.models.meaning import sums_to_one
 from audit.models.score_scale import UNCLEAR, ScoreScale, as_logits
 
 
@@ -168,7 +168,9 @@ def read_masks(output: Any, count: int, name: str, scale: ScoreScale) -> MaskOut
         said, _, hint = UNCLEAR.format(result="these masks are not recorded").partition(" Say ")
         raise UnclearOutput(f"The masks of the model {name}: {said}", hint=f"Say {hint}")
     # Shares that do not add up to 1, of a sigmoid for each class, have a largest one and no cross entropy.
-    has_loss = found == "logits" or (found == "probabilities" and (scores.shape[1] == 1 or adds_up(scores.detach())))
+    has_loss = found == "logits" or (
+        found == "probabilities" and (scores.shape[1] == 1 or sums_to_one(scores.detach()))
+    )
     scores = scores.detach()
     return MaskOutput(as_logits(scores) if found == "probabilities" and has_loss else scores, has_loss=has_loss)
 
@@ -188,7 +190,9 @@ def read_tokens(output: Any, count: int, name: str, length: int | None, scale: S
         found = found.transpose(1, 2)  # (N, V, T), as torch's cross entropy takes it
     _require_classes(found, found.shape[2], name)
     found = found.detach()
-    is_shares = scale.read(found.transpose(1, 2), exclusive=True) == "probabilities" and adds_up(found.transpose(1, 2))
+    is_shares = scale.read(found.transpose(1, 2), exclusive=True) == "probabilities" and sums_to_one(
+        found.transpose(1, 2)
+    )
     return TokenOutput(as_logits(found.transpose(1, 2)).transpose(1, 2) if is_shares else found)
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 
 from audit.recorders.batch_tensors import all_tensors
 
-Made = TypeVar("Made")
+MadeObject = TypeVar("MadeObject")
 
 
 class ByValue:
@@ -26,7 +26,7 @@ class ByValue:
         return pickle.loads, (self._bytes,)
 
 
-def to_send(made: Made, parts: list[Any]) -> Made:
+def to_send(made: MadeObject, parts: list[Any]) -> MadeObject:
     """Return what a worker gives to its loader for `made`: itself if the tensors of these parts fit into shared memory."""
     if get_worker_info() is None:
         return made
@@ -34,5 +34,5 @@ def to_send(made: Made, parts: list[Any]) -> Made:
         for tensor in all_tensors(parts):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
     except RuntimeError:
-        return cast(Made, ByValue(made))
+        return cast(MadeObject, ByValue(made))
     return made

@@ -14,7 +14,7 @@ from audit.records import Columns, Stage
 from audit.store import wire
 from audit.store.stamped_rows import StampedRows
 
-Packed = torch.Tensor | bytes | bytearray
+PackedRows = torch.Tensor | bytes | bytearray
 #: About what one row takes as Python objects, without payloads.
 _ROW_BYTES = 400
 #: Fewer bytes travel through the loader's pipe: handing over a block of shared memory takes two processes 0.4 ms, however small it is.
@@ -61,7 +61,7 @@ class RecordedBatch:
     indices: list[int]
     count: int
     #: The rows, packed (see store/wire.py): a tensor crosses processes through shared memory, bytes through a pipe.
-    records: Packed = b""
+    records: PackedRows = b""
     #: The rows as they were gathered, where they never leave the process; then nothing is packed.
     gathered: Mapping[str, Columns] | None = None
     #: Places whose sample did not fail.
@@ -138,7 +138,9 @@ class RecordedBatch:
         return self
 
 
-def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple[Packed, Mapping[str, Columns] | None]:
+def pack_rows(
+    tables: Mapping[str, Columns], *, by_loader: bool = True
+) -> tuple[PackedRows, Mapping[str, Columns] | None]:
     """Return the rows packed into bytes, or as they are where they never leave the process: one of both.
 
     `by_loader` says that a loader hands them to the main process. Then a worker packs them straight into memory that both
@@ -150,7 +152,7 @@ def pack_rows(tables: Mapping[str, Columns], *, by_loader: bool = True) -> tuple
     is_worker = get_worker_info() is not None
     if by_loader and not is_worker:
         return b"", tables
-    made: list[Packed] = []
+    made: list[PackedRows] = []
 
     def allocate(size: int) -> Any:
         if by_loader and size >= _LEAST_SHARED:

@@ -15,7 +15,7 @@ from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
 from audit.sources.decode import TEXT, sample_suffixes
 from audit.sources.files import Names, printable
-from audit.sources.flat_folder import nothing_found
+from audit.sources.flat_folder import empty_folder_error
 from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
 from audit.split_names import SPLIT_NAMES
 
@@ -57,7 +57,7 @@ def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDa
 
     names = Names(samples())
     if not names:
-        raise nothing_found(spec, found)
+        raise empty_folder_error(spec, found)
     notes = [*found.notes(), *_notes(found, order, labels, texts)]
     classes = [printable(top) for top in order]
     return make(spec, names, options, labels=labels, classes=classes, texts=texts, notes=notes)

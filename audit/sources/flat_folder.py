@@ -30,11 +30,11 @@ def open_source(spec: str, options: Options) -> FileDataset:
     texts = found.texts
     names = Names(name for directory in found.directories for name in directory.names(texts))
     if not names:
-        raise nothing_found(spec, found)
+        raise empty_folder_error(spec, found)
     return FileDataset(spec, names, options, texts=texts, notes=found.notes())
 
 
-def nothing_found(spec: str, found: Scan) -> DatasetError:
+def empty_folder_error(spec: str, found: Scan) -> DatasetError:
     """Return the error for a folder without samples, with a hint that depends on its content."""
     shown = printable(os.fsencode(spec))
     ignored: Counter[bytes] = found.ignored

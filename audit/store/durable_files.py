@@ -52,7 +52,7 @@ class NewFolders:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenFile:
     """A file under its temporary name, and how it gets its own."""
 
     temporary: str
@@ -68,7 +68,7 @@ class DurableFiles(FileWriter):
         self._location = location
         self._folders = folders
         self._path_of = path_of
-        self._written: list[_Written] = []
+        self._written: list[_WrittenFile] = []
 
     def create(self, path: str, data: bytes | memoryview) -> None:
         self._write(path, data, name_if_absent)
@@ -86,7 +86,7 @@ class DurableFiles(FileWriter):
         try:
             self._folders.make(folder)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            self._written.append(_Written(temporary, target, descriptor, give_name))
+            self._written.append(_WrittenFile(temporary, target, descriptor, give_name))
             write_whole(descriptor, data)
         except OSError as error:
             raise write_error(self._location, target, error) from error

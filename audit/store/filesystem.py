@@ -90,7 +90,7 @@ class Filesystem(ABC):
     @contextmanager
     def open_writer(self) -> Iterator[FileWriter]:
         """Yield what takes files; after the block all are in place. They get their names in the order in which they came."""
-        yield _OneByOne(self)
+        yield _SingleFileWriter(self)
 
     @abstractmethod
     def remove(self, path: str) -> None:
@@ -122,7 +122,7 @@ class FileWriter(ABC):
         """Put a file in place. One that is there already is a copy: the name contains the digest of the content."""
 
 
-class _OneByOne(FileWriter):
+class _SingleFileWriter(FileWriter):
     """Puts each file in place as it comes."""
 
     def __init__(self, filesystem: Filesystem) -> None:

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics, thumbnail
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, pack, unpack
+from audit.values.base import (
+    DecodeOptions,
+    EncodedValue,
+    Facts,
+    Preview,
+    ValueKind,
+    damage_error,
+    excerpt,
+    pack,
+    unpack,
+)
 
 
 class ArrayKind(ValueKind):
@@ -54,7 +64,7 @@ class ArrayKind(ValueKind):
     def preview(self, value: Any) -> Preview | None:
         return thumbnail.of_array(value) or describe(value)
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         head, body = _npy(value)
         width = value.dtype.itemsize
         if width in (2, 4, 8) and value.dtype.kind in "fiu" and body:
@@ -63,10 +73,10 @@ class ArrayKind(ValueKind):
         else:
             encoding, frame = compression.compress_smallest(body, len(body), "npy+zstd", body)
         if encoding == "raw":
-            return Encoded("npy", head + body)
-        return Encoded(encoding, pack({"npy": len(head), "bytes": len(body), "width": width}, head + frame))
+            return EncodedValue("npy", head + body)
+        return EncodedValue(encoding, pack({"npy": len(head), "bytes": len(body), "width": width}, head + frame))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
         if encoded.encoding == "npy":
             return from_npy(encoded.data)
         if encoded.encoding not in ("npy+zstd", "npy+bytes+zstd"):

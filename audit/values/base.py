@@ -45,7 +45,7 @@ class Preview:
 
 
 @dataclass(slots=True)
-class Encoded:
+class EncodedValue:
     """An exact value as bytes; `encoding` names how `data` is to be read."""
 
     encoding: str
@@ -106,14 +106,14 @@ class ValueKind(ABC):
         return None
 
     @abstractmethod
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         """Return the exact value as self-contained bytes."""
 
     @abstractmethod
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008  (frozen)
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008  (frozen)
         """Return the value back, bit for bit."""
 
-    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         """Return the digest of the value that was encoded, also where it decodes to another class; None where it is unknown."""
         return self.fingerprint(self.decode(encoded, options))[0]
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from audit.values import dispatch, hashing
-from audit.values.base import DecodeOptions, Encoded, Facts, damage_error, pack, unpack
+from audit.values.base import DecodeOptions, EncodedValue, Facts, damage_error, pack, unpack
 
 #: A value that is nested more deeply, as one that contains itself is, has no digest.
 _DEEPEST = 100
@@ -52,7 +52,7 @@ def _attribute_bytes(attributes: str) -> bytes:
     return f"|{attributes}".encode() if attributes and hashing.version() >= 3 else b""
 
 
-def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
+def encode(header: dict[str, Any], children: Iterable[object]) -> EncodedValue:
     """Return a header with [kind, encoding, length] of each child, then the children's bytes."""
     entries: list[tuple[str, str, int]] = []
     blocks: list[bytes] = []
@@ -60,28 +60,28 @@ def encode(header: dict[str, Any], children: Iterable[object]) -> Encoded:
         name, encoded = dispatch.encode(child)
         entries.append((name, encoded.encoding, len(encoded.data)))
         blocks.append(encoded.data)
-    return Encoded("children", pack({**header, "children": entries}, b"".join(blocks)))
+    return EncodedValue("children", pack({**header, "children": entries}, b"".join(blocks)))
 
 
-def decode(encoded: Encoded, options: DecodeOptions) -> tuple[dict[str, Any], list[object]]:
+def decode(encoded: EncodedValue, options: DecodeOptions) -> tuple[dict[str, Any], list[object]]:
     """Return the header and the decoded children."""
     header, blocks = _blocks(encoded)
     return header, [dispatch.KINDS.get(name).decode(block, options) for name, block in blocks]
 
 
-def encoded_digests(encoded: Encoded, options: DecodeOptions) -> list[str | None]:
+def encoded_digests(encoded: EncodedValue, options: DecodeOptions) -> list[str | None]:
     """Return the digests of the encoded children."""
     return [dispatch.KINDS.get(name).encoded_digest(block, options) for name, block in _blocks(encoded)[1]]
 
 
-def _blocks(encoded: Encoded) -> tuple[dict[str, Any], list[tuple[str, Encoded]]]:
+def _blocks(encoded: EncodedValue) -> tuple[dict[str, Any], list[tuple[str, EncodedValue]]]:
     if encoded.encoding != "children":
         raise damage_error(f"a composite value has no encoding {encoded.encoding!r}")
     header, body = unpack(encoded.data)
-    blocks: list[tuple[str, Encoded]] = []
+    blocks: list[tuple[str, EncodedValue]] = []
     at = 0
     for name, encoding, length in header["children"]:
-        blocks.append((name, Encoded(encoding, bytes(body[at : at + length]))))
+        blocks.append((name, EncodedValue(encoding, bytes(body[at : at + length]))))
         at += length
     return header, blocks
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from audit.values import native as loops
 from audit.values import tensor
-from audit.values.base import Encoded, damage_error, pack, unpack
+from audit.values.base import EncodedValue, damage_error, pack, unpack
 from audit.values.image import ImageKind
 from audit.values.pixels import raw_rgb
 
@@ -21,7 +21,7 @@ ENCODING = "derived"
 _UNIT = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), (3, 1))
 
 
-def derive(picture: Any, digest: str, value: Any) -> Encoded | None:
+def derive(picture: Any, digest: str, value: Any) -> EncodedValue | None:
     """Return a value as a function of an RGB picture; None where it is not one.
 
     None also where the picture no longer has this digest: then it was changed in place since it was stored.
@@ -39,15 +39,15 @@ def derive(picture: Any, digest: str, value: Any) -> Encoded | None:
     return found if now == digest else None
 
 
-def _table(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encoded | None:
+def _table(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> EncodedValue | None:
     assert loops.native is not None
     found = loops.native.tables(pixels, size[1], size[0], value, tensor.torch_names())
     if found is None:
         return None
-    return Encoded(ENCODING, _table_head(size, digest, is_unit=not found) + found)
+    return EncodedValue(ENCODING, _table_head(size, digest, is_unit=not found) + found)
 
 
-def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encoded | None:
+def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> EncodedValue | None:
     (width, height), (whole_width, whole_height) = value.size, size
     if "transparency" in value.info:
         return None
@@ -58,7 +58,7 @@ def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encode
     assert loops.native is not None
     if not loops.native.holds(pixels, whole_height, whole_width, raw_rgb(value), height, width, left, top):
         return None
-    return Encoded(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
+    return EncodedValue(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
 
 
 def _table_head(size: tuple[int, int], digest: str, is_unit: bool) -> bytes:
@@ -69,21 +69,21 @@ def _table_head(size: tuple[int, int], digest: str, is_unit: bool) -> bytes:
     return struct.pack("<I", len(text)) + text.encode()
 
 
-def source_digest(encoded: Encoded) -> str | None:
+def source_digest(encoded: EncodedValue) -> str | None:
     """Return the digest of the picture that a value is a function of; None for a value that is stored as it is."""
     if encoded.encoding != ENCODING:
         return None
     return str(unpack(encoded.data)[0]["of"])
 
 
-def expand(encoded: Encoded, picture: Any) -> Encoded:
+def expand(encoded: EncodedValue, picture: Any) -> EncodedValue:
     """Return the value as it would be stored by itself; `picture` is the one that it is a function of."""
     header, body = unpack(encoded.data)
     pixels = np.asarray(picture)
     if "at" in header:
         (left, top), (width, height) = header["at"], header["size"]
         part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
-        return Encoded("raw", pack({"mode": header["mode"], "size": header["size"]}, part.tobytes()))
+        return EncodedValue("raw", pack({"mode": header["mode"], "size": header["size"]}, part.tobytes()))
     if header["map"] == "unit":
         tables = _UNIT
     elif len(body) == 3 * 256 * 4:
@@ -94,4 +94,4 @@ def expand(encoded: Encoded, picture: Any) -> Encoded:
         raise damage_error(f"a derived tensor of shape {header['shape']} has a picture of shape {list(pixels.shape)}")
     planes = np.stack([tables[band][pixels[..., band]] for band in range(3)])
     kept = {name: header[name] for name in ("dtype", "shape", "tv")}
-    return Encoded("raw", pack(kept, planes.astype("<f4").tobytes()))
+    return EncodedValue("raw", pack(kept, planes.astype("<f4").tobytes()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.registry import Registry
 from audit.values import hashing
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error
+from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error
 
 KINDS: Registry[ValueKind] = Registry("value kind", "audit.values")
 
@@ -92,7 +92,7 @@ def preview(value: object) -> Preview | None:
         return KINDS.get("other").preview(value)
 
 
-def encode(value: object) -> tuple[str, Encoded]:
+def encode(value: object) -> tuple[str, EncodedValue]:
     """Return the kind's name and the exact value as bytes."""
     try:
         kind = kind_of(value)
@@ -101,7 +101,7 @@ def encode(value: object) -> tuple[str, Encoded]:
         return "other", KINDS.get("other").encode(value)
 
 
-def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickle: bool = False) -> object:
+def decode(kind: str, encoded: EncodedValue, *, numpy_only: bool = False, allow_pickle: bool = False) -> object:
     """Return the value back; `numpy_only` never imports torch, `allow_pickle` permits executing what a store contains."""
     reader = KINDS.get(kind)
     try:
@@ -112,7 +112,7 @@ def decode(kind: str, encoded: Encoded, *, numpy_only: bool = False, allow_pickl
         raise damage_error(f"{type(error).__name__}: {error}") from error
 
 
-def encoded_digest(kind: str, encoded: Encoded) -> str | None:
+def encoded_digest(kind: str, encoded: EncodedValue) -> str | None:
     """Return the digest of the value that was encoded; None where its bytes do not tell. Executes nothing that a store contains."""
     try:
         return KINDS.get(kind).encoded_digest(encoded, DecodeOptions())

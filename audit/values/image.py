@@ -17,7 +17,7 @@ from PIL import Image
 
 from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, pack, unpack
+from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, pack, unpack
 from audit.values.bits import pack_rgb, unpack_rgb
 from audit.values.pixels import CORE, PLAIN, padded_rgb, plain_pixels, raw_rgb, summed_rgb
 
@@ -112,7 +112,7 @@ class ImageKind(ValueKind):
             return None
         return thumbnail.of_image(value)
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         if (
             loops.native is not None
             and value.mode == "RGB"
@@ -122,8 +122,8 @@ class ImageKind(ValueKind):
             head = _rgb_head(value.size)
             data = pack_rgb(value, head)
             if len(data) - len(head) < 3 * value.width * value.height:
-                return Encoded("bits", data)
-            return Encoded("raw", b"".join((head, value.tobytes())))
+                return EncodedValue("bits", data)
+            return EncodedValue("raw", b"".join((head, value.tobytes())))
         header: dict[str, Any] = {"mode": value.mode, "size": value.size}
         palette = _palette(value)
         if palette is not None:
@@ -140,9 +140,9 @@ class ImageKind(ValueKind):
             encoding, body = compression.compress_smallest(raw, len(raw), "rows+zstd", filtered)
         else:
             encoding, body = compression.compress_smallest(raw, len(raw), "zstd", raw)
-        return Encoded(encoding, pack(header, body))
+        return EncodedValue(encoding, pack(header, body))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Image.Image:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> Image.Image:  # noqa: B008
         header, raw = _unpack(encoded)
         mode, (width, height), size = header["mode"], header["size"], len(raw)
         image = Image.frombytes(mode, (width, height), bytes(raw)) if size else Image.new(mode, (width, height))
@@ -181,7 +181,7 @@ class ImageKind(ValueKind):
         )
 
 
-def decode_pixels(encoded: Encoded) -> Any:
+def decode_pixels(encoded: EncodedValue) -> Any:
     """Return the pixels of a grey or RGB picture as an array of bytes, faster than `decode`; None for other pictures."""
     header, raw = _unpack(encoded)
     shape = {"L": (), "RGB": (3,)}.get(header["mode"])
@@ -211,7 +211,7 @@ def decode_all_pixels(data: Sequence[bytes], encoding: str) -> Any:
     return lines.reshape(len(data), height, width, *shape)
 
 
-def _unpack(encoded: Encoded) -> tuple[dict[str, Any], Any]:
+def _unpack(encoded: EncodedValue) -> tuple[dict[str, Any], Any]:
     """Return the header of a stored picture and its bytes, as `tobytes` of Pillow gives them."""
     header, body = unpack(encoded.data)
     mode, (width, height) = header["mode"], header["size"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint, loaded_classes
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, unpack
+from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 
 _DATACLASS = "dataclass "
 #: What a defaultdict may make by itself without running anybody's code.
@@ -60,7 +60,7 @@ class MappingKind(ValueKind):
     def preview(self, value: Any) -> Preview | None:
         return joint.preview(value) or excerpt(composite.outline(dict(_items(value))))
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         header = {"type": _mode(value)}
         if kept := _attributes(value):
             header["attributes"] = kept
@@ -69,7 +69,7 @@ class MappingKind(ValueKind):
             header["factory"] = getattr(factory, "__name__", "")
         return composite.encode(header, itertools.chain.from_iterable(_items(value)))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, children = composite.decode(encoded, options)
         if len(children) % 2:
             raise damage_error("a mapping has a key without a value")
@@ -82,7 +82,7 @@ class MappingKind(ValueKind):
             return loaded_classes.rebuild_dataclass(header["type"].removeprefix(_DATACLASS), found)
         return found
 
-    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         header, _ = unpack(encoded.data)
         marks = composite.encoded_digests(encoded, options)
         return composite.digest_over(self.name, header["type"], len(marks) // 2, marks, header.get("attributes", ""))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import array, hashing, statistics
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt
+from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, excerpt
 
 _PYTHON: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
 _LONG = 10_000  # bits; beyond this decimal digits take quadratic time, and Python refuses
@@ -52,12 +52,12 @@ class NumberKind(ValueKind):
     def preview(self, value: Any) -> Preview | None:
         return excerpt(_text(value))
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         if isinstance(value, np.generic):
-            return Encoded("npy", array.to_npy(np.asarray(value)))
-        return Encoded(_dtype(value), _to_bytes(value))
+            return EncodedValue("npy", array.to_npy(np.asarray(value)))
+        return EncodedValue(_dtype(value), _to_bytes(value))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         data = encoded.data
         try:
             if encoded.encoding == "npy":

@@ -18,7 +18,7 @@ from typing import Any
 
 from audit.errors import NeedsTrust, NotFound
 from audit.values import hashing
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt
+from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, excerpt
 
 #: Pickled as a name alone, whatever their code is.
 _BY_NAME = (FunctionType, MethodType)
@@ -64,7 +64,7 @@ class OtherKind(ValueKind):
         data = b"" if value is None else raw if raw is not None else _show(value).encode("utf-8", "surrogatepass")
         return hashing.digest_parts(self.name, _type(value), (), data), len(data)
 
-    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         # The class is inside the pickle, which is not opened to look.
         return self.fingerprint(None)[0] if encoded.encoding == "null" else None
 
@@ -77,13 +77,13 @@ class OtherKind(ValueKind):
     def preview(self, value: Any) -> Preview | None:
         return excerpt(_show(value))
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         if value is None:
-            return Encoded("null", b"")
+            return EncodedValue("null", b"")
         raw = _pickle(value)
-        return Encoded("none", b"") if raw is None else Encoded("pickle", raw)
+        return EncodedValue("none", b"") if raw is None else EncodedValue("pickle", raw)
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         if encoded.encoding == "null":
             return None
         if encoded.encoding == "none":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.values import attributes, composite, dispatch, joint
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, unpack
+from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 from audit.values.loaded_classes import find_class
 from audit.values.mapping import export_children
 
@@ -43,7 +43,7 @@ class SequenceKind(ValueKind):
     def preview(self, value: Any) -> Preview | None:
         return joint.preview(value) or excerpt(composite.outline(list(_children(value))))
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         header: dict[str, Any] = {"type": _base(value), "mode": _mode(value)}
         if header["type"] == "namedtuple":
             header |= {"class": [type(value).__module__, type(value).__qualname__], "fields": list(value._fields)}
@@ -51,7 +51,7 @@ class SequenceKind(ValueKind):
             header["attributes"] = kept
         return composite.encode(header, _children(value))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, children = composite.decode(encoded, options)
         made = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(header["type"])
         if made is not None:
@@ -63,7 +63,7 @@ class SequenceKind(ValueKind):
         # tuple.__new__ and not the class's own: reading a store runs nobody's code.
         return tuple.__new__(found, children)
 
-    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         header, _ = unpack(encoded.data)
         if "mode" not in header:
             return None  # written before subclasses were distinguished

@@ -16,7 +16,17 @@ import numpy as np
 
 from audit.values import array, compression, hashing, palette, statistics, tensor_parts, thumbnail, tv
 from audit.values import native as loops
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, pack, unpack
+from audit.values.base import (
+    DecodeOptions,
+    EncodedValue,
+    Facts,
+    Preview,
+    ValueKind,
+    damage_error,
+    excerpt,
+    pack,
+    unpack,
+)
 
 # What numpy calls the same memory; the rest (bfloat16, float8…) it has no name for.
 _NUMPY = {
@@ -145,7 +155,7 @@ class TensorKind(ValueKind):
         values = _as_array(_to_plain(value))
         return thumbnail.of_array(values) or array.describe(values)
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         if _is_in_parts(value):
             return tensor_parts.encode(*tensor_parts.take_apart(value))
         plain = _to_plain(value)
@@ -154,16 +164,16 @@ class TensorKind(ValueKind):
         if own_class := tv.class_of(value):
             header["class"] = own_class
         encoding, body = _compress(dtype, shape, raw, header)
-        return Encoded(encoding, pack(header, body))
+        return EncodedValue(encoding, pack(header, body))
 
-    def encoded_digest(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
+    def encoded_digest(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> str | None:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
             return tensor_parts.encoded_digest(encoded, options)
         header, body = unpack(encoded.data)
         raw = np.ascontiguousarray(_expand(encoded.encoding, header, body))
         return self._digest(header["dtype"], tuple(header["shape"]), raw, header.get("tv"), header.get("class"))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> Any:  # noqa: B008
         if encoded.encoding == tensor_parts.ENCODING:
             return tensor_parts.decode(encoded, options)
         header, body = unpack(encoded.data)

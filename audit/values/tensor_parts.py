@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from audit.values import composite, hashing
-from audit.values.base import DecodeOptions, Encoded, damage_error, unpack
+from audit.values.base import DecodeOptions, EncodedValue, damage_error, unpack
 
 #: Names of the parts of each compressed sparse layout.
 _COMPRESSED = {"sparse_csr": "row", "sparse_bsr": "row", "sparse_csc": "col", "sparse_bsc": "col"}
@@ -62,24 +62,24 @@ def fingerprint(head: dict[str, Any], marks: list[str | None], size: int) -> tup
     ), size
 
 
-def encode(head: dict[str, Any], parts: list[Any]) -> Encoded:
+def encode(head: dict[str, Any], parts: list[Any]) -> EncodedValue:
     """Return its parts, one after the other."""
-    return Encoded(ENCODING, composite.encode(head, parts).data)
+    return EncodedValue(ENCODING, composite.encode(head, parts).data)
 
 
-def decode(encoded: Encoded, options: DecodeOptions) -> Any:
+def decode(encoded: EncodedValue, options: DecodeOptions) -> Any:
     """Return the tensor back; without torch, a dict of what it consists of."""
-    head, parts = composite.decode(Encoded("children", encoded.data), options)
+    head, parts = composite.decode(EncodedValue("children", encoded.data), options)
     del head["children"]
     if options.numpy_only:
         return head | {"parts": [np.asarray(part) for part in parts]}
     return _put_together(head, parts)
 
 
-def encoded_digest(encoded: Encoded, options: DecodeOptions) -> str | None:
+def encoded_digest(encoded: EncodedValue, options: DecodeOptions) -> str | None:
     """Return the digest that the stored tensor has."""
     head, _ = unpack(encoded.data)
-    marks = composite.encoded_digests(Encoded("children", encoded.data), options)
+    marks = composite.encoded_digests(EncodedValue("children", encoded.data), options)
     del head["children"]
     return fingerprint(head, marks, 0)[0]
 

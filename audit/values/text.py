@@ -13,7 +13,7 @@ from audit.values import compression, hashing
 from audit.values.base import (
     EXCERPT,
     DecodeOptions,
-    Encoded,
+    EncodedValue,
     Facts,
     Preview,
     ValueKind,
@@ -57,12 +57,12 @@ class TextKind(ValueKind):
     def preview(self, value: Any) -> Preview | None:
         return excerpt(value if isinstance(value, str) else repr(bytes(value[:EXCERPT])))
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         raw = _to_bytes(value)
         encoding, body = compression.compress_smallest(raw, len(raw), "zstd", raw)
-        return Encoded(encoding, pack({"type": type(value).__name__, "bytes": len(raw)}, body))
+        return EncodedValue(encoding, pack({"type": type(value).__name__, "bytes": len(raw)}, body))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, body = unpack(encoded.data)
         if encoded.encoding not in ("raw", "zstd"):
             raise damage_error(f"text has no encoding {encoded.encoding!r}")

@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 from audit.values import compression, hashing, statistics
-from audit.values.base import DecodeOptions, Encoded, Facts, Preview, ValueKind, damage_error, excerpt, pack, unpack
+from audit.values.base import (
+    DecodeOptions,
+    EncodedValue,
+    Facts,
+    Preview,
+    ValueKind,
+    damage_error,
+    excerpt,
+    pack,
+    unpack,
+)
 
 
 class TokensKind(ValueKind):
@@ -60,16 +70,16 @@ class TokensKind(ValueKind):
         shown = value[:200]
         return excerpt(" ".join(shown if isinstance(shown[0], str) else map(_shorten, shown)))
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any) -> EncodedValue:
         dtype, raw = _to_bytes(value)
         filtered: Any = raw
         name = "zstd"
         if dtype == "int64":
             filtered, name = compression.split_bytes(np.frombuffer(raw, np.uint8), 8), "bytes+zstd"
         encoding, body = compression.compress_smallest(raw, len(raw), name, filtered)
-        return Encoded(encoding, pack({"type": type(value).__name__, "dtype": dtype, "bytes": len(raw)}, body))
+        return EncodedValue(encoding, pack({"type": type(value).__name__, "dtype": dtype, "bytes": len(raw)}, body))
 
-    def decode(self, encoded: Encoded, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
+    def decode(self, encoded: EncodedValue, options: DecodeOptions = DecodeOptions()) -> object:  # noqa: B008
         header, body = unpack(encoded.data)
         if encoded.encoding == "raw":
             raw = bytes(body)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 
 from audit.lineage.trace import Trace
-from audit.report.html.previews import Encoded, encode_bytes
+from audit.report.html.previews import EncodedPicture, encode_bytes
 from audit.sources.files import size_of
 
 _KEPT = 4_000
@@ -24,10 +24,10 @@ class Pictures:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, Encoded | None] = OrderedDict()
+        self._kept: OrderedDict[Hashable, EncodedPicture | None] = OrderedDict()
         self._coming: dict[Hashable, Future[None]] = {}
 
-    def get(self, key: Hashable, make: Callable[[], Encoded | None]) -> Encoded | None:
+    def get(self, key: Hashable, make: Callable[[], EncodedPicture | None]) -> EncodedPicture | None:
         """Return the picture of that key: cached, pending from `expect`, or created now."""
         with self._lock:
             coming = self._coming.get(key)
@@ -41,7 +41,7 @@ class Pictures:
         self.put(key, made)
         return made
 
-    def put(self, key: Hashable, picture: Encoded | None) -> None:
+    def put(self, key: Hashable, picture: EncodedPicture | None) -> None:
         """Store a picture in the cache."""
         with self._lock:
             self._kept[key] = picture
@@ -61,7 +61,7 @@ class Pictures:
         future.add_done_callback(done)
 
 
-def source_picture(trace: Trace) -> Encoded | None:
+def source_picture(trace: Trace) -> EncodedPicture | None:
     """Return the source file, if it is a picture and its bytes are unchanged."""
     path = trace.source_path
     if path is None or not trace.sample["source_digest"]:

@@ -35,7 +35,7 @@ _APPEND = RunWriter.append
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedFault:
     """A function of the product, what takes its place, and how many tries find it at the latest."""
 
     place: str
@@ -84,23 +84,23 @@ _APPENDING = "audit.store.write.writer.RunWriter.append"
 _FLUSHING = "audit.store.write.writer.RunWriter.flush"
 _WRITE_ERROR = "audit.store.durable_files.write_error"
 
-PLANTED: dict[str, Planted] = {
-    "writer_kills": Planted(_FLUSHING, lambda _: None, 25, slow=True),
-    "engine_kills": Planted(_APPENDING, _without_stages, 4, slow=True),
-    "bucket_kills": Planted(_FLUSHING, lambda _: None, 40, slow=True),
-    "errnos": Planted(_WRITE_ERROR, lambda _, __, error: error, 12),
-    "power_cuts": Planted("audit.store.durable_files.flush_folder", lambda _: None, 12),
-    "damage": Planted("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
-    "sql_escapes": Planted("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
-    "broken_files": Planted("bench.campaign.broken_files.load", lambda *_, **__: dict[str, int]()["raw"], 12),
-    "full_disk": Planted(_WRITE_ERROR, _make_unexplained_error, 2, slow=True),
-    "full_places": Planted(
+PLANTED: dict[str, PlantedFault] = {
+    "writer_kills": PlantedFault(_FLUSHING, lambda _: None, 25, slow=True),
+    "engine_kills": PlantedFault(_APPENDING, _without_stages, 4, slow=True),
+    "bucket_kills": PlantedFault(_FLUSHING, lambda _: None, 40, slow=True),
+    "errnos": PlantedFault(_WRITE_ERROR, lambda _, __, error: error, 12),
+    "power_cuts": PlantedFault("audit.store.durable_files.flush_folder", lambda _: None, 12),
+    "damage": PlantedFault("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
+    "sql_escapes": PlantedFault("audit.store.read.connection._SETTINGS", {"threads": 1}, 60),
+    "broken_files": PlantedFault("bench.campaign.broken_files.load", lambda *_, **__: dict[str, int]()["raw"], 12),
+    "full_disk": PlantedFault(_WRITE_ERROR, _make_unexplained_error, 2, slow=True),
+    "full_places": PlantedFault(
         "audit.engines.resilient_loader.ResilientLoader._make_iterator", _iterate_unguarded, 60, slow=True
     ),
-    "memory_kills": Planted(_APPENDING, _without_failures, 4, slow=True),
-    "clock": Planted("audit.store.write.writer.read_manifests", lambda _: ([], []), 15),
-    "readers": Planted(_APPENDING, _table_by_table, 30, slow=True),
-    "many_samples": Planted(_APPENDING, _with_a_leak, 14_000, slow=True),
+    "memory_kills": PlantedFault(_APPENDING, _without_failures, 4, slow=True),
+    "clock": PlantedFault("audit.store.write.writer.read_manifests", lambda _: ([], []), 15),
+    "readers": PlantedFault(_APPENDING, _table_by_table, 30, slow=True),
+    "many_samples": PlantedFault(_APPENDING, _with_a_leak, 14_000, slow=True),
 }
 
 

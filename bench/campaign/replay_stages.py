@@ -120,7 +120,11 @@ def _only_v2() -> dict[str, tuple[Build, tuple[str, ...], str | None]]:
         "JPEG": (lambda r: v2.JPEG((20, 90)), (BYTES,), None),
         "RGB": (lambda r: v2.RGB(), ANY, None),
         "RandomChannelPermutation": (lambda r: v2.RandomChannelPermutation(), ANY, None),
-        "RandomIoUCrop": (lambda r: v2.Compose([Boxed(), v2.RandomIoUCrop(trials=3), Unboxed(s)]), (BYTES,), None),
+        "RandomIoUCrop": (
+            lambda r: v2.Compose([BoxedPicture(), v2.RandomIoUCrop(trials=3), UnboxedPicture(s)]),
+            (BYTES,),
+            None,
+        ),
         "RandomPhotometricDistort": (lambda r: v2.RandomPhotometricDistort(p=_P), ANY, None),
         "RandomResize": (lambda r: v2.RandomResize(s - 3, s + 5), ANY, None),
         "RandomShortestSize": (lambda r: v2.RandomShortestSize([s - 2, s, s + 2], max_size=2 * s), ANY, None),
@@ -130,7 +134,9 @@ def _only_v2() -> dict[str, tuple[Build, tuple[str, ...], str | None]]:
             None,
         ),
         "SanitizeBoundingBoxes": (
-            lambda r: v2.Compose([Boxed(), v2.RandomIoUCrop(trials=2), v2.SanitizeBoundingBoxes(), Unboxed(s)]),
+            lambda r: v2.Compose(
+                [BoxedPicture(), v2.RandomIoUCrop(trials=2), v2.SanitizeBoundingBoxes(), UnboxedPicture(s)]
+            ),
             (BYTES,),
             None,
         ),
@@ -207,7 +213,7 @@ def make_whitening(module: Any) -> Any:
     return module.LinearTransformation(torch.eye(48) * 2, torch.zeros(48))
 
 
-class Boxed:
+class BoxedPicture:
     """Adds boxes to a picture."""
 
     def __call__(self, picture: Any) -> dict[str, Any]:
@@ -220,7 +226,7 @@ class Boxed:
         }
 
 
-class Unboxed:
+class UnboxedPicture:
     """Takes the picture out again, at a fixed size."""
 
     def __init__(self, side: int) -> None:
@@ -315,7 +321,7 @@ class AsksForSeed:
         return shift(value, random.Random(torch.initial_seed()).random())
 
 
-class Counting(random.Random):
+class CountingRandom(random.Random):
     """A random.Random with a state of its own."""
 
     def seed(self, *given: Any) -> None:
@@ -363,7 +369,7 @@ def _generator_entries() -> list[tuple[str, Callable[[], Any]]]:
         ("RandomState", lambda: Holds(np.random.RandomState(), lambda g: abs(g.normal()) % 1.0)),
         ("random.Random", lambda: Holds(random.Random(), lambda g: g.random())),
         ("random.Random.gauss", lambda: Holds(random.Random(), lambda g: abs(g.gauss(0, 1)) % 1.0)),
-        ("random.Random subclass", lambda: Holds(Counting(), lambda g: g.random())),
+        ("random.Random subclass", lambda: Holds(CountingRandom(), lambda g: g.random())),
         ("torch.Generator", lambda: Holds(torch_generator(), lambda g: float(torch.rand((), generator=g)))),
         ("torch.Generator.randn", lambda: Holds(torch_generator(), lambda g: float(torch.randn((), generator=g)) % 1)),
         ("Generator.spawn", lambda: Holds(bits.default_rng(), lambda g: g.spawn(2)[1].random())),

@@ -103,7 +103,7 @@ class TupleOfTransforms(Pictures):
         return value
 
 
-class Slotted:
+class SlottedHolder:
     __slots__ = ("tf",)
 
     def __init__(self) -> None:
@@ -297,7 +297,7 @@ class CollaboratorHeld(Pictures):
         return self.preprocessor.run(picture(index))
 
 
-class MadeOnTheSpot(Pictures):
+class MakesOnTheSpot(Pictures):
     def make(self, index: int) -> Any:
         return transforms.Compose([transforms.Resize(6), transforms.ToTensor()])(picture(index))
 
@@ -382,7 +382,7 @@ class Arithmetic(Pictures):
         return torch.from_numpy(np.asarray(picture(index)) / 255.0)
 
 
-class Unreachable(Pictures):
+class UnreachableTransform(Pictures):
     """Makes its transform within the call, from code that nothing else holds."""
 
     def make(self, index: int) -> Any:
@@ -425,7 +425,7 @@ SHAPES = [
         TupleOfTransforms,
         _at("call.steps", [("1", "RandomCrop"), ("2", "flip"), ("3", "ToTensor"), ("4", "Flatten")]),
     ),
-    Shape("__slots__", Slotted, _at("call.tf")),
+    Shape("__slots__", SlottedHolder, _at("call.tf")),
     Shape("property of a held transform", PropertyHeld, _at("call._chosen")),
     Shape("property that makes one", PropertyMade, _at("call.Compose", [("1", "Resize"), ("2", "ToTensor")])),
     Shape(
@@ -470,7 +470,7 @@ SHAPES = [
         ],
     ),
     Shape("object with a method", CollaboratorHeld, [("call.run.flip", "flip"), ("call.run.tensor", "ToTensor")]),
-    Shape("made on the spot", MadeOnTheSpot, _at("call.Compose", [("1", "Resize"), ("2", "ToTensor")])),
+    Shape("made on the spot", MakesOnTheSpot, _at("call.Compose", [("1", "Resize"), ("2", "ToTensor")])),
     # Recorded item by item: what follows the stage that came late has a second ordinal.
     Shape("conditional", Conditional, [("call.tf", "ToTensor"), ("call.flip", "flip"), ("call.tf", "ToTensor")]),
     Shape("two views", TwoViews, [*_at("call.view"), *_at("call.view#2"), ("inside.item", "item")], unseen="torch.cat"),
@@ -495,7 +495,7 @@ SHAPES = [
     ),
     Shape("ConcatDataset", lambda: ConcatDataset([NamedAttribute("tf"), NamedAttribute("tf")]), _at("call.tf")),
     Shape("arithmetic", Arithmetic, [], unseen="torch.from_numpy"),
-    Shape("function made in the call", Unreachable, [], unseen="Tensor.float"),
+    Shape("function made in the call", UnreachableTransform, [], unseen="Tensor.float"),
 ]  # fmt: skip
 #: Datasets that make whole batches by code of their own.
 BATCHED = [

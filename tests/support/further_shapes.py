@@ -54,7 +54,7 @@ class ClassMethods(Pictures):
         return Steps.run(picture(index))
 
 
-class Reduced(Pictures):
+class StagesByReduce(Pictures):
     def __init__(self) -> None:
         self.steps = [flip, ImageOps.mirror, functional.to_tensor]
 
@@ -70,13 +70,13 @@ def with_tensor(make: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
     return make_tensor
 
 
-class Decorated(Pictures):
+class DecoratedMethod(Pictures):
     @with_tensor
     def make(self, index: int) -> Any:
         return flip(picture(index))
 
 
-class Generated(Pictures):
+class GeneratorMethod(Pictures):
     def steps(self, index: int) -> Iterator[Any]:
         yield (image := flip(picture(index)))
         yield functional.to_tensor(image)
@@ -85,7 +85,7 @@ class Generated(Pictures):
         return list(self.steps(index))[-1]
 
 
-class Awaited(Pictures):
+class AsyncMethod(Pictures):
     async def load(self, index: int) -> Any:
         return functional.to_tensor(flip(picture(index)))
 
@@ -93,7 +93,7 @@ class Awaited(Pictures):
         return asyncio.run(self.load(index))
 
 
-class Replaced(Pictures):
+class ReplacedMethod(Pictures):
     """A method of the object was replaced by another function."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Window(Pictures):
         return self.series[:, index * 3 : index * 3 + 6]
 
 
-class Cut(Pictures):
+class CutPicture(Pictures):
     pixels = np.arange(COUNT * 48.0).reshape(COUNT, 6, 8)
 
     def make(self, index: int) -> Any:
@@ -150,7 +150,7 @@ class OtherOrder(Pictures):
         return self.inner[COUNT - 1 - index]
 
 
-class Instead(Pictures):
+class ItemBefore(Pictures):
     """Gives the item before where a stage fails."""
 
     def check(self, image: Any) -> Any:
@@ -180,7 +180,7 @@ class TwoTexts(Pictures):
         return {"text": self.texts[index], "answer": self.texts[index - 1].upper(), "label": index % 3}
 
 
-class Rotated(Pictures):
+class RotatedPicture(Pictures):
     """Calls a method of the picture before its first stage."""
 
     def make(self, index: int) -> Any:
@@ -212,20 +212,20 @@ FURTHER = [
     Shape("cached method", CachedMethod, _stages("flip", "to_tensor")),
     Shape("dataset that calls itself", CallsItself, _stages("__call__.mirror", "__call__.to_tensor")),
     Shape("class methods of another class", ClassMethods, [("call.run.mirror", "mirror"), ("call.run", "run")]),
-    Shape("reduce", Reduced, [("call.steps.1", "flip"), ("call.steps.2", "mirror"), ("call.steps.3", "to_tensor")]),
-    Shape("decorator", Decorated, _stages("flip", "to_tensor")),
-    Shape("generator", Generated, _stages("flip", "to_tensor")),
-    Shape("coroutine", Awaited, _stages("flip", "to_tensor")),
-    Shape("replaced method", Replaced, [("call.change", "to_tensor")]),
+    Shape("reduce", StagesByReduce, [("call.steps.1", "flip"), ("call.steps.2", "mirror"), ("call.steps.3", "to_tensor")]),
+    Shape("decorator", DecoratedMethod, _stages("flip", "to_tensor")),
+    Shape("generator", GeneratorMethod, _stages("flip", "to_tensor")),
+    Shape("coroutine", AsyncMethod, _stages("flip", "to_tensor")),
+    Shape("replaced method", ReplacedMethod, [("call.change", "to_tensor")]),
     Shape("window of a series", Window, []),
     Shape("OpenCV", OpenCv, _stages("to_tensor"), unseen="cv2.resize"),
-    Shape("slices", Cut, [], unseen="slices and lists of indices"),
+    Shape("slices", CutPicture, [], unseen="slices and lists of indices"),
     Shape("text made of parts", Prompts, [], unseen="text made of parts"),
     Shape("tokens by a comprehension", Tokens, [], unseen="comprehensions"),
     Shape("items of another dataset in another order", OtherOrder, _stages("__call__.mirror", "__call__.to_tensor")),
-    Shape("another item instead of a damaged one", Instead, [*_stages("check", "to_tensor"), ("call.check#2", "check"), *_stages("to_tensor")], unseen="call.check#2 was given a value"),
+    Shape("another item instead of a damaged one", ItemBefore, [*_stages("check", "to_tensor"), ("call.check#2", "check"), *_stages("to_tensor")], unseen="call.check#2 was given a value"),
     Shape("branch that later items take", LaterBranch, [], unseen="operators"),
-    Shape("picture turned before the first stage", Rotated, _stages("to_tensor"), unseen="Image.rotate"),
+    Shape("picture turned before the first stage", RotatedPicture, _stages("to_tensor"), unseen="Image.rotate"),
     Shape("several sizes", Pyramid, [*_stages("to_tensor"), ("inside.item", "item")], unseen="avg_pool2d"),
     Shape("part of another picture", MixedItself, [*_stages("to_tensor"), ("call.to_tensor#2", "to_tensor"), ("inside.item", "item")], unseen="assignment to items"),
     Shape("second text", TwoTexts, [], unseen="str.upper"),

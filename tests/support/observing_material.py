@@ -63,7 +63,7 @@ def shift(x: torch.Tensor) -> torch.Tensor:
     return x + 0.25
 
 
-class Shaped(Dataset):  # type: ignore[type-arg]
+class ShapedItems(Dataset):  # type: ignore[type-arg]
     """Items in one of the forms that people return."""
 
     def __init__(self, form: str, count: int = 22, fails: str | None = None) -> None:
@@ -93,7 +93,7 @@ class Shaped(Dataset):  # type: ignore[type-arg]
         }[self.form]
 
 
-class Batched(Shaped):
+class BatchedItems(ShapedItems):
     """Makes whole batches by a code of its own."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
@@ -166,18 +166,20 @@ class Case:
             generator = torch.Generator().manual_seed(1)
             return TensorDataset(torch.randn(22, WIDTH, generator=generator), torch.arange(22) % CLASSES)
         if self.dataset == "batched":
-            return Batched("tuple")
+            return BatchedItems("tuple")
         if self.dataset == "subset":
-            return Subset(Subset(Shaped("tuple"), range(1, 21)), [5, 3, 3, 11, 0, 7, 19])
+            return Subset(Subset(ShapedItems("tuple"), range(1, 21)), [5, 3, 3, 11, 0, 7, 19])
         if self.dataset == "concat":
-            return ConcatDataset([Shaped("tuple", 9), Subset(Shaped("tuple"), [4, 2, 8]), Shaped("tuple", 5)])
+            return ConcatDataset(
+                [ShapedItems("tuple", 9), Subset(ShapedItems("tuple"), [4, 2, 8]), ShapedItems("tuple", 5)]
+            )
         if self.dataset in ("folder", "v2"):
             return datasets.ImageFolder(str(root), _pictures_v1() if self.dataset == "folder" else _pictures_v2())
         if self.dataset == "hf":
             return _hugging_face()
         if self.dataset == "stream":
             return Stream()
-        return Shaped(self.dataset)
+        return ShapedItems(self.dataset)
 
     def build_loader(self, dataset: Any) -> tuple[DataLoader[Any], torch.Generator]:
         generator = torch.Generator().manual_seed(self.seed + 1)

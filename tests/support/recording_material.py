@@ -57,7 +57,7 @@ def linear(outputs: int = 3) -> nn.Module:
     return nn.Linear(WIDTH, outputs)
 
 
-class Asked:
+class Questions:
     """One store, asked with SQL."""
 
     def __init__(self, path: Path) -> None:
@@ -84,4 +84,4 @@ class Asked:
         return str(self._reader.runs()[-1].status)
 
 
-Recorded = Callable[..., Asked]
+Recorded = Callable[..., Questions]

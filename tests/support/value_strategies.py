@@ -31,7 +31,7 @@ class Annotation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenValue:
     number: Any
     name: Any
 
@@ -116,7 +116,7 @@ mappings = st.one_of(
     entries.map(OrderedDict),
     entries.map(lambda found: defaultdict(dict, found)),
     st.builds(Annotation, nested, nested),
-    st.builds(Frozen, nested, nested),
+    st.builds(FrozenValue, nested, nested),
 )
 sequences = st.one_of(
     st.lists(nested, max_size=4).map(lambda v: [*v, None]),
@@ -203,7 +203,7 @@ EXAMPLES: dict[str, list[Any]] = {
         defaultdict(list, a=[1, 2]),
         defaultdict(None, a=1.5),
         Annotation([[1, 2]], {"n": None}),
-        Frozen(1, "a"),
+        FrozenValue(1, "a"),
         {"boxes": tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="XYWH", canvas_size=(32, 48))},
     ],
     "sequence": [

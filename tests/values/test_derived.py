@@ -64,7 +64,7 @@ def test_damaged_bits_are_refused(compiled: bool, monkeypatch: pytest.MonkeyPatc
         too_wide,
     ):
         with pytest.raises(StoreDamaged):
-            values.decode(kind, values.Encoded("bits", damaged))
+            values.decode(kind, values.EncodedValue("bits", damaged))
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -17,7 +17,7 @@ import torch
 
 from audit import values
 from audit.errors import NeedsTrust, NotFound, StoreDamaged
-from audit.values import Encoded
+from audit.values import EncodedValue
 
 
 @dataclasses.dataclass
@@ -164,7 +164,7 @@ def test_mappings_decode_to_dict_and_dataclasses_to_themselves() -> None:
 @pytest.mark.parametrize("kind", list(values.KINDS))
 def test_damaged_bytes_are_an_error_that_says_so(kind: str) -> None:
     with pytest.raises(StoreDamaged, match="cannot be decoded"):
-        values.decode(kind, Encoded("nonsense", b"\x02\0\0\0{}"))
+        values.decode(kind, EncodedValue("nonsense", b"\x02\0\0\0{}"))
 
 
 @pytest.mark.parametrize("value", [torch.ones(3, 3), np.ones(9), "text" * 50, {"a": torch.ones(2)}])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, SourceFile, chosen_files, open_files
+from audit.checks.shared.files import OpenFile, SourceFile, chosen_files, open_files
 from audit.checks.shared.headers import headers
 from audit.picture_formats import open_picture
 
@@ -104,7 +104,7 @@ class AlphaDropped(Check):
         return found
 
 
-def _find_dropped(found: Opened | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
+def _find_dropped(found: OpenFile | OSError, made: Sequence[LoadedPicture | ConvertedPicture] | None) -> str | None:
     """Return the mode of a file with transparent pixels, or None if loading did more than convert the mode."""
     if isinstance(found, OSError):
         return None

@@ -78,7 +78,7 @@ def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Find
     for copy in found:
         one, two = (_Side(side.index, side.source, side.split) for side in (copy.picture, copy.original))
         if one.split != two.split and None not in (one.split, two.split):
-            yield _shared_by_splits(context, one, two, f"{copy.description} {{}}.", copy.similarity)
+            yield _make_finding(context, one, two, f"{copy.description} {{}}.", copy.similarity)
 
 
 def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
@@ -97,10 +97,10 @@ def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
         if len(words) < _LONG_ENOUGH or first["split"] == row["split"] or first["data"] == row["data"]:
             continue
         one, two = (_Side(side["index"], side["source"], side["split"]) for side in (row, first))
-        yield _shared_by_splits(context, one, two, "has the same words as {}: only case, spaces or punctuation differ.")
+        yield _make_finding(context, one, two, "has the same words as {}: only case, spaces or punctuation differ.")
 
 
-def _shared_by_splits(context: Context, one: _Side, two: _Side, said: str, value: float | None = None) -> Finding:
+def _make_finding(context: Context, one: _Side, two: _Side, said: str, value: float | None = None) -> Finding:
     """Return the finding about two samples of different splits; `said` is what the first has in common with the second."""
     # What is evaluated must be new: the finding is at the sample of the evaluation split.
     one, two = sorted((one, two), key=lambda side: not is_evaluation(side.split))

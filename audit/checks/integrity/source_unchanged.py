@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, SourceFile, chosen_files, open_files
+from audit.checks.shared.files import OpenFile, SourceFile, chosen_files, open_files
 
 #: Files of at most this many bytes are hashed in one piece.
 _SMALL = 2**20
@@ -39,7 +39,7 @@ class SourceUnchanged(Check):
                 )
 
 
-def _differs(file: SourceFile, found: Opened | OSError) -> str | None:
+def _differs(file: SourceFile, found: OpenFile | OSError) -> str | None:
     """Return how a file differs from the record; None if it does not."""
     if isinstance(found, FileNotFoundError):
         return "no longer exists"

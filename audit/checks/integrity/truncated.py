@@ -18,7 +18,7 @@ _TAIL = 64
 _REMOTE = 200
 
 
-Unbuffered = io.FileIO | io.BytesIO
+OpenUnbuffered = io.FileIO | io.BytesIO
 
 
 class Truncated(Check):
@@ -61,7 +61,7 @@ class Truncated(Check):
             )
 
 
-def has_end(file: Unbuffered) -> bool:
+def has_end(file: OpenUnbuffered) -> bool:
     """Return whether a file has the end of its picture; True for formats that are not known."""
     file.seek(0)
     head = file.read(16)
@@ -77,7 +77,7 @@ def has_end(file: Unbuffered) -> bool:
     return True
 
 
-def _read_all(file: Unbuffered) -> bytes:
+def _read_all(file: OpenUnbuffered) -> bytes:
     file.seek(0)
     return file.read()
 
@@ -93,7 +93,7 @@ def _jpeg_has_end(data: bytes) -> bool:
     return False
 
 
-def _decodes(file: Unbuffered) -> bool:
+def _decodes(file: OpenUnbuffered) -> bool:
     """Return whether Pillow, which raises an error for missing pixels, decodes the picture."""
     file.seek(0)
     try:

@@ -14,7 +14,7 @@ from audit.sources.files import FolderOpener, open_file
 from audit.store.bucket.location import is_remote
 from audit.store.read.rows import field_names
 
-Opened = io.BufferedReader | io.BytesIO
+OpenFile = io.BufferedReader | io.BytesIO
 AnyFile = TypeVar("AnyFile")
 #: How many objects of a bucket are fetched at the same time.
 _AT_ONCE = 16
@@ -45,7 +45,7 @@ class SourceFile:
         """Return all its bytes; raise OSError if they cannot be read."""
         return read_source(self._place)
 
-    def open(self, opener: FolderOpener | None = None) -> Opened:
+    def open(self, opener: FolderOpener | None = None) -> OpenFile:
         """Open the file for reading; raise OSError if it no longer exists. `opener` is for many files of few folders."""
         file = self.open_unbuffered(opener)
         return file if isinstance(file, io.BytesIO) else io.BufferedReader(file)
@@ -80,7 +80,7 @@ def chosen_files(context: Context, most: int, where: str = "true") -> list[Sourc
     )
 
 
-def open_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Opened | OSError]]:
+def open_files(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, OpenFile | OSError]]:
     """Yield each open file, or the error; objects of a bucket are fetched several at a time."""
     yield from _open_all(files, SourceFile.open)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from audit.checks.context import Context
-from audit.checks.shared.files import Opened, SourceFile, open_files
+from audit.checks.shared.files import OpenFile, SourceFile, open_files
 from audit.picture_formats import open_picture
 
 _ORIENTATION = 0x0112
@@ -50,7 +50,7 @@ def headers(context: Context, files: Sequence[SourceFile]) -> Iterator[tuple[Sou
     yield from ((file, known[file.root, file.source]) for file in files)
 
 
-def _read_header(file: Opened) -> FileHeader:
+def _read_header(file: OpenFile) -> FileHeader:
     """Return what the header of an open file says; of a PNG without metadata, without the help of Pillow."""
     head = file.read(26)
     chunks = _chunks(file) if head[:8] == _PNG else None
@@ -62,7 +62,7 @@ def _read_header(file: Opened) -> FileHeader:
         return _header(image, may_have_exif=chunks is None or bool(chunks & _TEXTS))
 
 
-def _chunks(file: Opened) -> set[bytes]:
+def _chunks(file: OpenFile) -> set[bytes]:
     """Return the names of the chunks of a PNG."""
     found = set()
     place = len(_PNG)

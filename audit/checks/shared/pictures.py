@@ -124,7 +124,7 @@ def _decode(form: str, kind: str, encoding: str, data: bytes) -> Any:
     from audit.values.plain_png import read_plain_png
 
     if form == "full":
-        encoded = values.Encoded(encoding, data)
+        encoded = values.EncodedValue(encoding, data)
         pixels = decode_pixels(encoded)
         return pixels if pixels is not None else values.decode(kind, encoded)
     pixels = read_plain_png(data) if encoding == _LOSSLESS else None

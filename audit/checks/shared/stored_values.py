@@ -27,7 +27,7 @@ def stored_values(context: Context, most: int) -> Iterator[tuple[Visit, int, Arr
 
     for epoch, index, visit, stage, kind, encoding, data in _rows(context, most):
         try:
-            value = np.asarray(values.decode(kind, values.Encoded(encoding, data), numpy_only=True))
+            value = np.asarray(values.decode(kind, values.EncodedValue(encoding, data), numpy_only=True))
         except Exception:
             yield (epoch, index, visit), stage, None
         else:

@@ -61,7 +61,7 @@ def _read(context: Context) -> NumberTable:
     )
     rows = context.rows(query)
     decoded = [
-        np.asarray(values.decode(row["kind"], values.Encoded(row["encoding"], row["data"]), numpy_only=True))
+        np.asarray(values.decode(row["kind"], values.EncodedValue(row["encoding"], row["data"]), numpy_only=True))
         for row in rows
     ]
     kept = [n for n, value in enumerate(decoded) if list(value.shape) == shape]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
-from audit.checks.shared.files import Opened, chosen_files, open_files
+from audit.checks.shared.files import OpenFile, chosen_files, open_files
 from audit.picture_formats import open_picture
 
 
@@ -92,7 +92,7 @@ class Clipped(Check):
                 )
 
 
-def _is_wide(found: Opened | OSError) -> bool:
+def _is_wide(found: OpenFile | OSError) -> bool:
     if isinstance(found, OSError):
         return False
     try:

@@ -13,7 +13,7 @@ from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Stage
 
 #: Stages by the ordinals that a process gave them.
-Numbered = Sequence[tuple[int, Stage]]
+NumberedStages = Sequence[tuple[int, Stage]]
 
 
 class StageNumbers:
@@ -23,7 +23,7 @@ class StageNumbers:
         self._register = StageRegister(run_id)
         self._register.restore(stored)
 
-    def ordinals(self, stages: Numbered) -> dict[int, int]:
+    def ordinals(self, stages: NumberedStages) -> dict[int, int]:
         """Return the run's ordinal for each of a process's."""
         changed = self._register.ordinals(ONLY_PIPELINE, stages)
         return changed or {own: own for own, _ in stages}
@@ -40,7 +40,7 @@ class SharedStages:
         #: The stages of the task, by the run's ordinals.
         self.met: dict[int, Stage] = {}
 
-    def ordinals(self, key: int, stages: Numbered = ()) -> dict[int, int] | None:
+    def ordinals(self, key: int, stages: NumberedStages = ()) -> dict[int, int] | None:
         """Return the run's ordinal for each of a batch's. Without stages of its own it has those of the pipeline."""
         listed = stages or [(stage.stage, stage) for stage in self._pipeline]
         described = tuple(listed)
@@ -55,7 +55,7 @@ class SharedStages:
         return None
 
 
-Asks = Callable[[Numbered], dict[int, int]]
+Asks = Callable[[NumberedStages], dict[int, int]]
 
 
 def start_numbering(run_id: str, stored: Sequence[Stage]) -> Any:
@@ -71,7 +71,7 @@ def ask_numbering(actor: Any) -> Asks:
     """Return a function that asks the actor."""
     import ray
 
-    def ask(stages: Numbered) -> dict[int, int]:
+    def ask(stages: NumberedStages) -> dict[int, int]:
         found: dict[int, int] = ray.get(actor.ordinals.remote(list(stages)))
         return found
 

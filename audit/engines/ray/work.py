@@ -214,7 +214,7 @@ def unpack(rows: Mapping[str, Any]) -> Iterator[Any]:
 
 def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
     """Make the batches of one task, for a pool of models: a row for each, so that none waits for all."""
-    if _failed_too_often():
+    if _fails_too_often():
         yield pack(None)
         return
     for number, indices in _shares(rows):
@@ -224,7 +224,7 @@ def record(rows: Mapping[str, Any], job: Job) -> Iterator[dict[str, Any]]:
 
 def record_and_write(rows: Mapping[str, Any], job: Job) -> dict[str, Any]:
     """Record and write the batches of one task: for a run without a model."""
-    return pack(None if _failed_too_often() else record_here(_shares(rows), job))
+    return pack(None if _fails_too_often() else record_here(_shares(rows), job))
 
 
 class Predictor:
@@ -237,7 +237,7 @@ class Predictor:
         """Run the model on recorded batches and write all their rows."""
         made = [value for value in unpack(rows) if value is not None]
         failed = next((value for value in made if isinstance(value, AuditError)), None)
-        if failed is not None or not made or _failed_too_often():
+        if failed is not None or not made or _fails_too_often():
             return pack(failed)
         return pack(_return_errors(lambda: worker_context(self._job).write(made)))
 
@@ -246,7 +246,7 @@ def _shares(rows: Mapping[str, Any]) -> list[Share]:
     return [share for task in unpack(rows) for share in task]
 
 
-def _failed_too_often() -> bool:
+def _fails_too_often() -> bool:
     """Return whether this task has failed too often. The task then returns nothing, and the driver records its batches in another way."""
     from ray._private.worker import global_worker
 

@@ -66,7 +66,7 @@ class ReplayedVisit:
     failed_stage: str | None
     error: str | None
     #: Stage path to the exact output, when it was asked for.
-    exact: dict[str, tuple[str, values.Encoded]] = field(default_factory=dict)
+    exact: dict[str, tuple[str, values.EncodedValue]] = field(default_factory=dict)
     final: Any = None
     #: Generators that were recorded and are nowhere to be found.
     missing: list[str] = field(default_factory=list)

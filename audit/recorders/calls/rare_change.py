@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 26
 _MOST_NAMES = 4
 
 #: What a stage was given, as the identities of all in it, and what it returned.
-Passed = tuple[set[int], Any]
+PassedObjects = tuple[set[int], Any]
 
 
 class Variables:
@@ -134,7 +134,7 @@ class RareChange:
         ]
         self._held = HeldValues(dataset)
 
-    def is_found(self, after: Variables, returned: Any, earlier: set[int], passed: Sequence[Passed]) -> bool:
+    def is_found(self, after: Variables, returned: Any, earlier: set[int], passed: Sequence[PassedObjects]) -> bool:
         """Return whether a value was changed that no stage has returned.
 
         `earlier` are the identities of what stages had returned before, `passed` is what stages were given and returned meanwhile.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from audit.recorders.calls.callables import describe_code
 from audit.recorders.calls.data_values import ids_in
 from audit.recorders.calls.monitor import MONITOR
-from audit.recorders.calls.rare_change import Passed, RareChange, Variables, facts_of
+from audit.recorders.calls.rare_change import PassedObjects, RareChange, Variables, facts_of
 from audit.recorders.stages.stand_in import current_visit
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class _Span:
         self.earlier: set[int] = set().union(*(ids_in(output) for _, output in visit.passed_values()))
         self.offsets: set[int] = set()
         #: What the variables held when a line began that may be known, and what stages had been given and returned by then.
-        self.after: tuple[Variables, list[Passed]] | None = None
+        self.after: tuple[Variables, list[PassedObjects]] | None = None
         #: Whether a change was found in a function that these instructions called.
         self.is_reported = False
 
-    def look(self, visit: Visit) -> tuple[Variables, list[Passed]]:
+    def look(self, visit: Visit) -> tuple[Variables, list[PassedObjects]]:
         """Return what the variables hold now, and what stages were given and returned since the beginning."""
         passed = [one for one in visit.passed_values() if not ids_in(one[1]) <= self.earlier]
         return facts_of(self.frame.f_code).variables_of(self.frame), passed

@@ -13,11 +13,11 @@ from audit.errors import UnclearOutput, UsageError
 from audit.models.meaning import (
     MOST_NUMBERS,
     OutputMeaning,
-    adds_up,
     check_kind,
     doubt_targets,
     find_meaning,
     lies_inside,
+    sums_to_one,
 )
 from audit.models.outputs import logits_of, named_logits, require_plain
 from audit.models.score_scale import SCALES, ScoreScale
@@ -159,7 +159,13 @@ class OutputReader:
         kind = self.meaning.kind if self.meaning is not None else None
         finite = values[torch.isfinite(values)]
         now = None
-        if kind == "logits" and not self._is_named and values.shape[1] > 1 and lies_inside(values) and adds_up(values):
+        if (
+            kind == "logits"
+            and not self._is_named
+            and values.shape[1] > 1
+            and lies_inside(values)
+            and sums_to_one(values)
+        ):
             now = "each row lies between 0 and 1 and adds up to 1"
         elif kind in ("probabilities", "sigmoid") and bool(((finite < -_NEAR) | (finite > 1 + _NEAR)).any()):
             now = "some numbers lie outside of 0 to 1"

@@ -13,7 +13,7 @@ from audit import values
 from audit.metrics.source_space import own_stage_names
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
-from audit.recorders.envelope import BatchLayout, Packed, RecordedBatch, Weights, pack_rows
+from audit.recorders.envelope import BatchLayout, PackedRows, RecordedBatch, Weights, pack_rows
 from audit.recorders.files.file_readers import FOLDERS
 from audit.recorders.files.hugging_face import describe_batches, is_mapped
 from audit.recorders.files.origin import ListedFile, Origin, class_names, listed_file
@@ -332,7 +332,7 @@ class ItemRecorder:
         by_loader: bool = True,
     ) -> RecordedBatch:
         """Return everything recorded since the last call, beside the batch it belongs to."""
-        records: Packed = b""
+        records: PackedRows = b""
         gathered = None
         stages: list[tuple[int, Stage]] = []
         try:

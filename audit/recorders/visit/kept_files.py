@@ -115,7 +115,7 @@ class KeptFiles:
 
     def _look(self) -> None:
         found = []
-        for name, held in _held_by(self._dataset):
+        for name, held in _list_held(self._dataset):
             if is_a(held, io.IOBase):
                 path = getattr(held, "name", None)
                 if not held.closed and isinstance(path, (str, bytes)) and not _writes(held):
@@ -129,7 +129,7 @@ class KeptFiles:
             self._tell(text)
 
 
-def _held_by(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _list_held(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield what a dataset holds, and what the datasets that it holds do, with the names that lead there."""
     for part in wrapped_datasets(dataset):
         for name, held in list(dict_of(part).items()):
@@ -140,7 +140,7 @@ def _held_by(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
             for place, value in found:
                 yield place, value
                 if depth < _DEEPEST and is_a(value, Dataset) and name not in ("dataset", "datasets"):
-                    yield from ((f"{place}.{inner}", one) for inner, one in _held_by(value, depth + 1))
+                    yield from ((f"{place}.{inner}", one) for inner, one in _list_held(value, depth + 1))
 
 
 def _writes(file: Any) -> bool:

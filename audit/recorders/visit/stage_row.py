@@ -31,7 +31,7 @@ class Row:
         #: The payload is that of the nearest earlier stage with the same digest.
         self.shared = False
         self.preview: values.Preview | None = None
-        self.full: tuple[str, values.Encoded] | None = None
+        self.full: tuple[str, values.EncodedValue] | None = None
 
     @property
     def kind(self) -> str:

@@ -145,7 +145,7 @@ class VisitOutputs:
             if row.facts.kind == "image" and row.facts.mode == "RGB":
                 self._picture = value, row.facts.digest
 
-    def _derived_payload(self, row: Row, value: Any) -> tuple[str, values.Encoded] | None:
+    def _derived_payload(self, row: Row, value: Any) -> tuple[str, values.EncodedValue] | None:
         """Return an output as a function of the last picture that is stored; None where it is not one."""
         if not self.derives or self._picture is None or row.facts.dtype not in ("float32", "uint8"):
             return None

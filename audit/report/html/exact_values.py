@@ -61,11 +61,11 @@ def pack(values: Values) -> bytes:
 def _find_first(value: object, depth: int) -> Values | None:
     if isinstance(value, Image.Image):
         shown = to_viewable(value) if value.mode in ("P", "PA") else value
-        return _laid_out(np.asarray(shown))
+        return _to_height_width_channels(np.asarray(shown))
     if isinstance(value, np.ndarray):
-        return _laid_out(value)
+        return _to_height_width_channels(value)
     if hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor, in the process that derives
-        return _laid_out(_numbers(value))
+        return _to_height_width_channels(_numbers(value))
     if depth and isinstance(value, Mapping):
         return next((found for item in value.values() if (found := _find_first(item, depth - 1)) is not None), None)
     if depth and isinstance(value, (list, tuple)):
@@ -81,7 +81,7 @@ def _numbers(tensor: Any) -> Values:
         return np.asarray(plain.float().numpy())
 
 
-def _laid_out(values: Values) -> Values | None:
+def _to_height_width_channels(values: Values) -> Values | None:
     """Return the array as height, width, channels; None where it is not a picture."""
     while values.ndim > 3 and values.shape[0] == 1:
         values = values[0]

@@ -101,7 +101,7 @@ Picture = Callable[[int], str]
 def trace_view(trace: Trace, *, picture: Picture | None = None) -> JsonObject:
     """Return one visit from its source to its prediction. `picture` gives the address of a stage's preview picture."""
     view = trace.as_json()
-    before: _Shown | None = None
+    before: _ShownValue | None = None
     overlays = {overlay.stage: overlay for overlay in trace.overlays}
     for stage, row in zip(view["stages"], trace.stages, strict=True):
         preview = trace.preview(row["stage"])
@@ -199,10 +199,10 @@ def _round(value: Any) -> Any:
 
 
 #: A stage's output, and what was stored of it to show.
-_Shown = tuple[TracedStage, Preview | None]
+_ShownValue = tuple[TracedStage, Preview | None]
 
 
-def _difference(before: _Shown | None, now: _Shown) -> float | None:
+def _difference(before: _ShownValue | None, now: _ShownValue) -> float | None:
     """Return the difference of the small pictures before and after: 0 is equal, 1 is black against white.
 
     None where they cannot be compared: a preview of values that have no black and white of their own is stretched.

@@ -19,17 +19,17 @@ _MOST_PIXELS = 80_000_000
 _SIDE = 384
 _TINY = 64
 
-Encoded = tuple[str, bytes]
+EncodedPicture = tuple[str, bytes]
 
 
-def encode(preview: Preview | None, side: int = _SIDE) -> Encoded | None:
+def encode(preview: Preview | None, side: int = _SIDE) -> EncodedPicture | None:
     """Return a stored preview as a newly encoded picture, no larger than `side`; None if it is not a picture."""
     if preview is None or not preview.media_type.startswith("image/"):
         return None
     return encode_bytes(preview.data, side)
 
 
-def data_address(made: Encoded | None) -> str:
+def data_address(made: EncodedPicture | None) -> str:
     """Return a picture as a data address; an empty text for None."""
     return f"data:{made[0]};base64,{base64.b64encode(made[1]).decode()}" if made else ""
 
@@ -40,7 +40,7 @@ def excerpt(preview: Preview, longest: int = 600) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
+def encode_bytes(data: bytes, side: int = _SIDE) -> EncodedPicture | None:
     """Return the same for the bytes of a picture file."""
     picture = decode(data)
     if picture is None:
@@ -49,7 +49,7 @@ def encode_bytes(data: bytes, side: int = _SIDE) -> Encoded | None:
     return save_picture(picture)
 
 
-def encode_picture(picture: Image.Image, side: int = _SIDE) -> Encoded:
+def encode_picture(picture: Image.Image, side: int = _SIDE) -> EncodedPicture:
     """Return a picture as a newly encoded one, no larger than `side`."""
     shown = to_viewable(picture).copy()
     shown.thumbnail((side, side))
@@ -73,7 +73,7 @@ def decode(data: bytes) -> Image.Image | None:
         return None
 
 
-def save_picture(picture: Image.Image) -> Encoded:
+def save_picture(picture: Image.Image) -> EncodedPicture:
     """Encode the picture: PNG for a tiny one, which a browser enlarges; JPEG for the rest."""
     out = io.BytesIO()
     if max(picture.size) <= _TINY:
@@ -83,7 +83,7 @@ def save_picture(picture: Image.Image) -> Encoded:
     return "image/jpeg", out.getvalue()
 
 
-def difference(first: Preview | None, second: Preview | None, side: int = _SIDE) -> Encoded | None:
+def difference(first: Preview | None, second: Preview | None, side: int = _SIDE) -> EncodedPicture | None:
     """Return a picture of where two previews differ, amplified to be visible."""
     if first is None or second is None:
         return None

@@ -44,7 +44,7 @@ class NotSupported(RequestError):
     """The service does not know this kind of request."""
 
 
-class Unreachable(OutcomeUnknown):
+class ServiceUnreachable(OutcomeUnknown):
     """Nothing answers at the service's address."""
 
 

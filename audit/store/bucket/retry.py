@@ -18,8 +18,8 @@ from audit.store.bucket.client import (
     NotSupported,
     OutcomeUnknown,
     RequestError,
+    ServiceUnreachable,
     TryAgain,
-    Unreachable,
 )
 
 ATTEMPTS = 8
@@ -61,7 +61,7 @@ def to_store_error(failure: RequestError, what: str) -> StoreError:
         )
     if isinstance(failure, NotSupported):
         return StoreError(reason, hint="The service must support conditional writes (If-None-Match: *).")
-    if isinstance(failure, Unreachable):
+    if isinstance(failure, ServiceUnreachable):
         return StoreError(
             f"{what}: nothing answers at the service's address.", hint="Check the network, the region and the endpoint."
         )

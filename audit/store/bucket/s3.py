@@ -25,8 +25,8 @@ from audit.store.bucket.client import (
     ObjectClient,
     OutcomeUnknown,
     RequestError,
+    ServiceUnreachable,
     TryAgain,
-    Unreachable,
 )
 
 CONNECT_SECONDS = 5.0
@@ -156,7 +156,7 @@ def _translate_errors() -> Iterator[None]:
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError):
         raise Forbidden("NoCredentials") from None
     except (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError):
-        raise Unreachable("NoConnection") from None
+        raise ServiceUnreachable("NoConnection") from None
     except (exceptions.HTTPClientError, exceptions.ResponseStreamingError, exceptions.IncompleteReadError):
         raise OutcomeUnknown("NoAnswer") from None
     except exceptions.BotoCoreError as error:

@@ -17,7 +17,7 @@ from audit.plainjson import JsonObject
 from audit.report.html.environment import environment
 from audit.report.html.exact_values import pack
 from audit.report.html.page_data import overlay_view
-from audit.report.html.previews import Encoded
+from audit.report.html.previews import EncodedPicture
 from audit.web.pages.trace_request import requested_trace, send, visit_key
 from audit.web.respond import TEMPLATES, url
 from audit.web.state import AppState
@@ -32,7 +32,7 @@ def overlay(state: AppState, request: Request) -> Response:
     found = requested_trace(state.store, request)
     stage = request.path_params["stage"]
 
-    def make() -> Encoded:
+    def make() -> EncodedPicture:
         layer = next((one for one in found.overlays if one.stage == stage), None)
         text = environment(TEMPLATES).get_template("overlay.svg").render(o=overlay_view(layer))
         return "image/svg+xml", text.encode("utf-8", "backslashreplace")
@@ -85,7 +85,7 @@ def _size_under(found: Trace) -> tuple[int, int] | None:
     return None
 
 
-def _paint(one: HeatMap, size: tuple[int, int] | None) -> Encoded:
+def _paint(one: HeatMap, size: tuple[int, int] | None) -> EncodedPicture:
     """Return the numbers from least to greatest as colours, enlarged smoothly."""
     low, high = float(one.values.min()), float(one.values.max())
     share = (one.values - low) / (high - low) if high > low else np.zeros_like(one.values)

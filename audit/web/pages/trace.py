@@ -15,7 +15,7 @@ from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.exact_values import as_levels, picture_values
 from audit.report.html.page_data import trace_view, true_picture
-from audit.report.html.previews import Encoded, encode, encode_picture
+from audit.report.html.previews import EncodedPicture, encode, encode_picture
 from audit.sources.builder import can_be_rebuilt
 from audit.store.read.reader import Reader
 from audit.values import Preview
@@ -102,7 +102,7 @@ def picture(state: AppState, request: Request) -> Response:
     return send(state.pictures.get(place, lambda: _small_picture(store, run, key, stage)))
 
 
-def _small_picture(store: Reader, run: Run, key: Key, stage: int) -> Encoded | None:
+def _small_picture(store: Reader, run: Run, key: Key, stage: int) -> EncodedPicture | None:
     """Return the preview of a stage, as bright as its values are where that is known."""
     preview = previews(store, run, [key], stage).get(key)
     row = stage_output(store, run, key, stage) if preview is not None and stage else None
@@ -128,10 +128,10 @@ def trace_of(found: Trace) -> JsonObject:
     return view
 
 
-def _stage_picture(state: AppState, found: Trace, stage: int) -> Encoded | None:
+def _stage_picture(state: AppState, found: Trace, stage: int) -> EncodedPicture | None:
     """Return a stage's picture from its exact values where they are stored, else from the small preview."""
 
-    def make() -> Encoded | None:
+    def make() -> EncodedPicture | None:
         if found.is_stored(stage):
             try:
                 exact = as_picture(as_levels(picture_values(found.value(stage, numpy_only=True))))

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from audit.lineage.trace import Trace
 from audit.lineage.trace import trace as trace_visit
-from audit.report.html.previews import Encoded
+from audit.report.html.previews import EncodedPicture
 from audit.store.read.reader import Reader
 from audit.web.derivations import Key
 from audit.web.respond import whole_number
@@ -15,7 +15,7 @@ from audit.web.respond import whole_number
 _A_WHILE = "private, max-age=86400"
 
 
-def send(made: Encoded | None) -> Response:
+def send(made: EncodedPicture | None) -> Response:
     """Return the response with a picture, or 404 if there is none."""
     if made is None:
         return Response(status_code=404, media_type="text/plain")

@@ -80,7 +80,7 @@ MAKERS: dict[str, Any] = {
 REGISTRY: dict[str, Any] = {}
 
 
-class Slotted:
+class SlottedHolder:
     __slots__ = ("step",)
 
     def __init__(self, step: Any) -> None:
@@ -106,7 +106,7 @@ class Keeper:
                 "list": lambda: [step],
                 "tuple": lambda: (step,),
                 "dict": lambda: {"train": step},
-                "slot": lambda: Slotted(step),
+                "slot": lambda: SlottedHolder(step),
                 "nested": lambda: {"all": [(step,)]},
                 "method": lambda: step,
                 "property": lambda: step,

@@ -10,7 +10,7 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recording_material import WIDTH, Asked, Numbers, halve, linear, negate
+from recording_material import WIDTH, Numbers, Questions, halve, linear, negate
 from torch.utils.data import DataLoader, IterableDataset
 from torchvision import transforms
 
@@ -68,7 +68,7 @@ def test_rows_follow_the_sampler(
             for part in parts:
                 if len(part):
                     expected += list(model(part).detach())
-    found = Asked(path)(LINEAGE)
+    found = Questions(path)(LINEAGE)
     batches = [row for row in found if row[2] is not None]
     assert [row[0] for row in batches] == given_indices
     counts: dict[int, int] = {}
@@ -82,7 +82,7 @@ def test_rows_follow_the_sampler(
     if how != "dataset":
         assert len(found) == len(batches), "every sample that the loop was given is in a batch"
     # Stages: each visit has one row for each of the three.
-    each = Asked(path)("SELECT count(*) FROM stage_outputs GROUP BY epoch, index, visit, stage")
+    each = Questions(path)("SELECT count(*) FROM stage_outputs GROUP BY epoch, index, visit, stage")
     assert {row[0] for row in each} <= {1}
     assert len(each) == 3 * len(found)
 
@@ -96,7 +96,7 @@ def test_a_failure_in_the_middle_is_a_row_and_the_loop_sees_it(tmp_path: Path) -
 
     with pytest.raises(LookupError, match="no sample 5"):
         loop()
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask.status == "failed"
     rows = ask("SELECT index, status, failed_stage, error FROM samples ORDER BY index")
     assert rows == [(n, "ok", None, None) for n in range(5)] + [(5, "failed", "load", "LookupError: no sample 5")]
@@ -125,7 +125,7 @@ def test_a_loop_goes_on_after_a_failure_as_it_would(tmp_path: Path, workers: int
         dataset = Numbers(fails=frozenset([5]))
         loader = run.loader(build(dataset)) if wrap == "loader" else build(run.dataset(dataset))
         assert collect(loader) == plain
-    rows = Asked(tmp_path / "lineage")("SELECT index FROM samples ORDER BY index")
+    rows = Questions(tmp_path / "lineage")("SELECT index FROM samples ORDER BY index")
     assert [n for (n,) in rows] == [0, 1, 2, 3, 4, 5, 8, 9, 10, 11]
 
 
@@ -189,7 +189,7 @@ def test_the_very_error_reaches_the_loop(tmp_path: Path, where: str, wrap: str) 
         with pytest.raises(Marker) as caught:
             next(iter(loader))
     assert caught.value is error
-    failed = Asked(tmp_path / "lineage")("SELECT failed_stage FROM failures")
+    failed = Questions(tmp_path / "lineage")("SELECT failed_stage FROM failures")
     assert failed == {"dataset": [("load",)], "transform": [("broken",)], "collate": []}[where]
 
 
@@ -204,7 +204,7 @@ def test_a_stop_iteration_ends_the_epoch_as_it_always_did(tmp_path: Path) -> Non
     plain = len(list(DataLoader(Stops(), batch_size=2)))
     with audit.record(tmp_path / "lineage") as run:
         assert len(list(run.loader(DataLoader(Stops(), batch_size=2)))) == plain == 3
-    assert Asked(tmp_path / "lineage")("SELECT index, status FROM failures") == [(6, "failed")]
+    assert Questions(tmp_path / "lineage")("SELECT index, status FROM failures") == [(6, "failed")]
 
 
 @pytest.mark.workers
@@ -218,7 +218,7 @@ def test_breaking_out_early(tmp_path: Path, workers: int) -> None:
                 model(x)
                 if number == 1:
                     break
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask(
         "SELECT epoch, list(index ORDER BY index), count(DISTINCT batch) FROM lineage GROUP BY epoch ORDER BY epoch"
     ) == [
@@ -238,7 +238,7 @@ def test_two_loaders_with_pipelines_of_their_own(tmp_path: Path) -> None:
             for loader in (first, second):
                 for x, _ in loader:
                     model(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT epoch, split, count(*) FROM lineage WHERE predicted IS NOT NULL GROUP BY ALL ORDER BY ALL") == [
         (0, "test", 4), (0, "train", 8), (1, "test", 4), (1, "train", 8),
     ]  # fmt: skip
@@ -253,7 +253,7 @@ def test_two_forms_of_the_same_pipeline_keep_their_stages_in_order(tmp_path: Pat
     with audit.record(tmp_path / "lineage", strict=True) as run:
         for stages in pipelines:
             list(run.loader(DataLoader(Numbers(1, transforms.Compose(list(stages))))))
-    names = Asked(tmp_path / "lineage")(
+    names = Questions(tmp_path / "lineage")(
         "SELECT list(name ORDER BY stage) FROM stage_outputs GROUP BY visit ORDER BY visit"
     )
     assert [row[0][1:] for row in names] == [[stage.__name__ for stage in stages] for stages in pipelines]
@@ -266,7 +266,7 @@ def test_a_model_that_is_called_twice_is_graded_once(tmp_path: Path) -> None:
             model(x)
             model(x * 0)
             model(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     calls = "SELECT call, operations, count(*), count(DISTINCT step) FROM predictions GROUP BY ALL ORDER BY ALL"
     assert ask(calls) == [(0, None, 12, 2), (1, ["mul"], 12, 2), (2, None, 12, 2)]
     assert ask("SELECT count(*) FROM lineage") == [(12,)]
@@ -285,7 +285,7 @@ def test_a_loop_that_fetches_ahead(tmp_path: Path) -> None:
             current, ahead = ahead, next(iterator, None)
             # Not the same tensor, the same content: moved to a device, say.
             recorded(current[0].clone())
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     found = ask("SELECT index, logits FROM predictions ORDER BY index")
     assert [index for index, _ in found] == list(range(12))
     for index, logits in found:
@@ -296,7 +296,7 @@ def test_log(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         for epoch in range(2):
             run.log(indices=[4, 4, 7], logits=torch.eye(3), labels=[0, 1, 1], epoch=epoch)
-    found = Asked(tmp_path / "lineage")("SELECT epoch, index, visit, predicted, correct FROM lineage ORDER BY ALL")
+    found = Questions(tmp_path / "lineage")("SELECT epoch, index, visit, predicted, correct FROM lineage ORDER BY ALL")
     assert found == [(e, *row) for e in range(2) for row in [(4, 0, 0, True), (4, 1, 1, True), (7, 0, 2, False)]]
 
 
@@ -314,7 +314,7 @@ def test_a_sampler_of_lists_and_odd_keys(tmp_path: Path) -> None:
         for a, b in zip(plain, loader, strict=True):
             assert torch.equal(a[0], b[0])
     # "5" is a name, not the number of a sample.
-    assert Asked(tmp_path / "lineage")("SELECT index FROM samples ORDER BY index") == [(-1,), (3,), (7,)]
+    assert Questions(tmp_path / "lineage")("SELECT index FROM samples ORDER BY index") == [(-1,), (3,), (7,)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=200))
@@ -355,7 +355,7 @@ def test_iterating_a_recorded_dataset_by_index_has_no_sample_too_many(tmp_path: 
 
     with audit.record(tmp_path / "lineage") as run:
         assert len(list(run.dataset(Sequence(4)))) == 4
-    assert Asked(tmp_path / "lineage")("SELECT index, status, batch FROM samples ORDER BY index") == [
+    assert Questions(tmp_path / "lineage")("SELECT index, status, batch FROM samples ORDER BY index") == [
         (n, "ok", None) for n in range(4)
     ]
 
@@ -372,11 +372,11 @@ def test_labels_in_an_unknown_place_are_reported(tmp_path: Path) -> None:
     for label in ("species", lambda item: item["species"]):
         with audit.record(tmp_path / "b", strict=True) as run:
             list(run.loader(DataLoader(Odd(), 4), label=label))
-    assert Asked(tmp_path / "b")("SELECT count(*) FROM samples WHERE label <> index % 3 OR label IS NULL") == [(0,)]
+    assert Questions(tmp_path / "b")("SELECT count(*) FROM samples WHERE label <> index % 3 OR label IS NULL") == [(0,)]
     with audit.record(tmp_path / "c") as run, pytest.warns(RecordingWarning, match="finds no label"):
         assert len(list(run.loader(DataLoader(Odd(), 4), label="nowhere"))) == 3
     # One mark, however many samples there are: it must leave room for others.
-    (mark,) = Asked(tmp_path / "c").warnings
+    (mark,) = Questions(tmp_path / "c").warnings
     assert "'signal', 'species'" in mark
     with (
         audit.record(tmp_path / "d") as run,
@@ -395,7 +395,7 @@ def test_calls_that_are_of_no_batch_are_reported(tmp_path: Path) -> None:
         RecordingWarning, match=r"^audit: 6 model calls could not be matched to a recorded batch and were"
     ):
         run.close()
-    assert Asked(tmp_path / "a")("SELECT count(*) FROM predictions") == [(0,)]
+    assert Questions(tmp_path / "a")("SELECT count(*) FROM predictions") == [(0,)]
 
 
 @settings(max_examples=examples(15))
@@ -433,7 +433,7 @@ def test_a_prediction_is_never_another_samples(
                 take()
         while waiting:
             take()
-    found = dict(Asked(path)("SELECT index, logits FROM predictions"))
+    found = dict(Questions(path)("SELECT index, logits FROM predictions"))
     assert all(torch.equal(torch.tensor(found[index]), expected[index]) for index in found)
     assert len(found) == len(expected)
 
@@ -445,7 +445,7 @@ def test_many_batches_that_are_held_wait_for_the_model(tmp_path: Path) -> None:
         held = list(run.loader(DataLoader(Numbers(200), batch_size=2)))
         for x, _ in reversed(held):
             model(x)
-    assert Asked(tmp_path / "lineage")("SELECT count(*), count(DISTINCT index) FROM predictions") == [(200, 200)]
+    assert Questions(tmp_path / "lineage")("SELECT count(*), count(DISTINCT index) FROM predictions") == [(200, 200)]
 
 
 @pytest.mark.parametrize("closure", [False, True])
@@ -469,7 +469,7 @@ def test_each_step_has_its_own_learning_rate(tmp_path: Path, closure: bool) -> N
             else:
                 compute()
                 optimizer.step()
-    rows = Asked(tmp_path / "lineage")("SELECT learning_rate, gradient_norm > 0 FROM steps ORDER BY step")
+    rows = Questions(tmp_path / "lineage")("SELECT learning_rate, gradient_norm > 0 FROM steps ORDER BY step")
     assert rows == [(pytest.approx(rate), True) for rate in (0.01, 0.02, 0.03)]
 
 
@@ -496,4 +496,4 @@ def test_objects_that_must_not_be_asked(tmp_path: Path) -> None:
     dataset.held = [Untouched()]  # type: ignore[attr-defined]
     with audit.record(tmp_path / "lineage", strict=True) as run:
         assert len(list(run.loader(DataLoader(dataset, batch_size=4)))) == 3
-    assert Asked(tmp_path / "lineage")("SELECT count(*) FROM samples WHERE status = 'ok'") == [(12,)]
+    assert Questions(tmp_path / "lineage")("SELECT count(*) FROM samples WHERE status = 'ok'") == [(12,)]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recording_material import Asked, Numbers
+from recording_material import Numbers, Questions
 from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, random_split
 from torchvision.datasets import MNIST
 from torchvision.transforms import ToTensor
@@ -51,7 +51,7 @@ def recorded_splits(store: Path, loader: Any, **options: Any) -> list[Any]:
     with audit.record(store, strict=True) as run:
         for _ in run.loader(loader, **options):
             pass
-    return [split for (split,) in Asked(store)("SELECT DISTINCT split FROM samples")]
+    return [split for (split,) in Questions(store)("SELECT DISTINCT split FROM samples")]
 
 
 @pytest.mark.parametrize(("attributes", "split"), WHOLE.values(), ids=WHOLE)

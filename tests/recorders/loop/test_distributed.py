@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch.multiprocessing
 from ddp_material import train
-from recording_material import Asked
+from recording_material import Questions
 from torch.multiprocessing.spawn import spawn
 
 import audit
@@ -32,7 +32,7 @@ def test_two_processes(tmp_path: Path) -> None:
         plain, recorded = found[rank]
         assert plain == recorded
     assert found[0][0][:-2] == found[1][0][:-2]
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT name, status, tags['rank'], tags['world_size'] FROM runs ORDER BY name") == [
         (f"{name}-{rank}", "complete", str(rank), "2") for name in ("dropped", "padded", "rank") for rank in (0, 1)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch.utils.data import DataLoader, TensorDataset
 
 import audit
@@ -26,7 +26,7 @@ def noise(count: int) -> Any:
 
 def reported(place: Path) -> None:
     """The run in the store says why it ended, and counts only what is there."""
-    ask = Asked(place)
+    ask = Questions(place)
     assert ask.status == "interrupted"
     assert sum("disk is full" in text for text in ask.warnings) == 1
     with audit.open(place) as store:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked, Numbers, halve
+from recording_material import Numbers, Questions, halve
 from torch.utils.data import DataLoader, IterableDataset
 
 import audit
@@ -84,7 +84,7 @@ def test_a_loader_that_can_be_saved(tmp_path: Path, kind: str, options: dict[str
         # The user's own object says the same.
         assert same(original.state_dict(), saved)
         assert same(resumed(run.loader(make()), saved), rest)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask.warnings == []
     assert ask("SELECT count(*) FROM samples") == [(8 + 6,)]
 
@@ -121,7 +121,7 @@ def test_a_loader_that_prefetches(tmp_path: Path) -> None:
         assert same([*loader, torch.get_rng_state()], plain)
         with pytest.raises(UsageError, match="recorded already"):
             run.loader(loader.loader)
-    assert Asked(tmp_path / "lineage")("SELECT count(DISTINCT index), count(*) FROM samples") == [(12, 12)]
+    assert Questions(tmp_path / "lineage")("SELECT count(DISTINCT index), count(*) FROM samples") == [(12, 12)]
 
 
 def test_a_loader_that_is_a_pipeline(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_loader_that_is_a_pipeline(tmp_path: Path) -> None:
     assert len(plain) == 3
     with audit.record(tmp_path / "lineage", strict=True) as run:
         assert same(list(run.loader(make())), plain)
-    assert Asked(tmp_path / "lineage")("SELECT index, label FROM samples ORDER BY 1") == [
+    assert Questions(tmp_path / "lineage")("SELECT index, label FROM samples ORDER BY 1") == [
         (number, number % 3) for number in range(10)
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import WIDTH, Asked, Numbers, linear
+from recording_material import WIDTH, Numbers, Questions, linear
 from torch.utils.data import DataLoader
 
 import audit
@@ -71,7 +71,7 @@ def test_a_loader_with_its_own_iteration(tmp_path: Path, kind: Any, options: dic
     torch.testing.assert_close(seen, plain, rtol=0, atol=0)
     assert "_get_iterator" not in vars(loader)
     assert type(loader.dataset) is Numbers
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask.warnings == []
     assert ask(
         "SELECT epoch, count(DISTINCT index), count(*), bool_and(label = index % 3) FROM predictions GROUP BY 1 ORDER BY 1"
@@ -96,4 +96,4 @@ def test_a_loader_that_fetches_before_it_is_recorded_is_reported(tmp_path: Path)
         run.model(model := linear())
         for x, _ in Ahead(run.dataset(Numbers()), batch_size=4):
             model(x)
-    assert Asked(tmp_path / "c")("SELECT count(*) FROM predictions") == [(12,)]
+    assert Questions(tmp_path / "c")("SELECT count(*) FROM predictions") == [(12,)]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from interrupting import raised_by_a_signal
-from recording_material import Asked, Numbers, linear
+from recording_material import Numbers, Questions, linear
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_logged(tmp_path: Path) -> None:
             with pytest.raises(RecordingError, match=said):
                 strict.log(**given)
         loose.log(indices=torch.tensor([4.0, 5.0]), logits=[[0.0, 1.0], [1.0, 0.0]], labels=(1, None), epoch=2)
-    ask = Asked(tmp_path / "loose")
+    ask = Questions(tmp_path / "loose")
     assert ask("SELECT epoch, index, label, predicted FROM predictions ORDER BY index") == [
         (2, 4, 1, 1),
         (2, 5, None, 0),
@@ -169,7 +169,7 @@ def test_closed_then_used(tmp_path: Path) -> None:
         assert torch.equal(a[0], b[0])
         model(b[0])
     assert run.close().status == "complete"
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM samples") == [(24,)]
 
 
@@ -186,7 +186,7 @@ def test_the_users_own_loader_is_untouched(tmp_path: Path) -> None:
         assert loader.sampler is plain.sampler
         copied = copy.copy(loader)
         assert type(copied) is DataLoader
-    assert Asked(tmp_path / "lineage")("SELECT count(*) FROM samples") == [(24,)]
+    assert Questions(tmp_path / "lineage")("SELECT count(*) FROM samples") == [(24,)]
 
 
 class Holds(Numbers):
@@ -226,7 +226,7 @@ def test_what_only_the_recording_cannot_pickle_leaves_the_loop_alone(tmp_path: P
         with pytest.warns(RecordingWarning, match="could not be started with the recording"):
             batches = [int(label) for _, label in loader]
         assert (batches, torch.get_rng_state().tolist()) == expected
-    assert any("could not be started" in text for text in Asked(tmp_path / "lineage").warnings)
+    assert any("could not be started" in text for text in Questions(tmp_path / "lineage").warnings)
 
 
 class Dies(Numbers):
@@ -248,7 +248,7 @@ def test_a_worker_that_dies(tmp_path: Path, wrap: str) -> None:
     # Killed while it hands over a batch, it leaves a broken connection: that is then what any loop sees.
     with pytest.raises((RuntimeError, ConnectionError, EOFError)) as caught:
         loop()
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask.status == "failed"
     assert any(type(caught.value).__name__ in text for text in ask.warnings)
     rows = [n for (n,) in ask("SELECT index FROM samples ORDER BY index")]
@@ -278,7 +278,7 @@ def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     with raised_by_a_signal(killed, reported, after=0.5), pytest.warns(RecordingWarning, match="killed by signal"):
         run.close("failed")
     holder.join()
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask.status == "failed"
     assert any("killed by signal" in mark for mark in ask.warnings)
 
@@ -348,7 +348,7 @@ def test_interrupted_and_failed_loops_say_so(tmp_path: Path) -> None:
     for error, status in ((KeyboardInterrupt(), "interrupted"), (ValueError("mine"), "failed")):
         with pytest.raises(type(error)), audit.record(tmp_path / status):
             raise error
-        assert Asked(tmp_path / status).status == status
+        assert Questions(tmp_path / status).status == status
 
 
 @pytest.mark.workers
@@ -362,7 +362,7 @@ def test_capture_where_keeps_the_payloads_it_means(tmp_path: Path) -> None:
                 loader = DataLoader(run.dataset(Numbers()), 5)
             for x, _ in loader:
                 model(x)
-        assert Asked(tmp_path / wrap)("SELECT DISTINCT index FROM payloads ORDER BY 1") == [(0,), (1,), (2,)]
+        assert Questions(tmp_path / wrap)("SELECT DISTINCT index FROM payloads ORDER BY 1") == [(0,), (1,), (2,)]
 
 
 @pytest.mark.workers
@@ -373,7 +373,7 @@ def test_the_estimate_knows_datasets_and_epochs(tmp_path: Path) -> None:
             loader = run.loader(DataLoader(dataset)) if wrap == "loader" else DataLoader(run.dataset(dataset))
             for _ in run.epochs(4):
                 list(loader)
-        capture = Asked(tmp_path / wrap)("SELECT capture FROM runs")[0][0]
+        capture = Questions(tmp_path / wrap)("SELECT capture FROM runs")[0][0]
         assert "for 36 samples" in capture, capture
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -286,7 +286,7 @@ def test_a_mask_may_be_of_whole_floating_point_numbers(tmp_path: Path) -> None:
 def test_logged_logits_of_nan(tmp_path: Path) -> None:
     with audit.record(tmp_path, capture="digest") as run:
         run.log(indices=[0, 1], logits=spoiled(torch.zeros(2, 3)), labels=[0, 7])
-    said = " ".join(Asked(tmp_path).warnings)
+    said = " ".join(Questions(tmp_path).warnings)
     assert "no predicted class" in said
     assert "not one of its 3 classes" in said
 
@@ -302,7 +302,7 @@ def test_many_bad_targets_leave_room_for_other_sentences(tmp_path: Path) -> None
         model = run.model(Answer(lambda x, call: [boxes(WHOLE) for _ in x] if call < 2 else None))
         for x, _ in run.loader(DataLoader(Many(lambda n: objects(2, 1)), batch_size=30, collate_fn=collate)):
             model(list(x))
-    said = Asked(tmp_path).warnings
+    said = Questions(tmp_path).warnings
     assert sum("2 boxes and 1 labels" in text for text in said) == 10
     assert "More than 10 values could not be recorded." in said
     assert any("now it returned None" in text for text in said), said
@@ -320,7 +320,7 @@ def record(
     empty: bool = False,
     output: str | None = None,
     is_listed: bool = False,
-) -> Asked:
+) -> Questions:
     has_boxes = is_listed or output == "boxes" or isinstance(target(0), dict)
     with audit.record(path, capture="digest") as run, warnings.catch_warnings():
         warnings.simplefilter("ignore", audit.RecordingWarning)
@@ -331,7 +331,7 @@ def record(
                 model(x[:0])
             model(list(x) if has_boxes else x)
     assert model.calls == (COUNT // BATCH) * (1 + empty), "the loop went on"
-    return Asked(path)
+    return Questions(path)
 
 
 @pytest.mark.filterwarnings("ignore::audit.RecordingWarning")

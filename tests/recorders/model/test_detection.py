@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from annotated_pictures import CLASSES, PIECES, pieces
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -83,13 +83,13 @@ def collate(items: list[Any]) -> Any:
 
 def record(
     path: Path, data: Objects, model: nn.Module, *, size: int = 2, workers: int = 0, shuffle: bool = True
-) -> Asked:
+) -> Questions:
     with audit.record(path / "lineage") as run:
         run.model(model)
         loader = DataLoader(data, batch_size=size, collate_fn=collate, num_workers=workers, shuffle=shuffle)
         for pictures, _ in run.loader(loader):
             model(list(pictures))
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 @pytest.mark.parametrize(("size", "workers"), [(1, 0), (2, 0), pytest.param(3, 2, marks=pytest.mark.workers)])
@@ -212,7 +212,7 @@ def test_a_picture_taken_out_of_the_list_keeps_its_own_sample(tmp_path: Path) ->
             model([pictures[-1]])
             if len(pictures) > 1:
                 model([pictures[1]])
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT DISTINCT index FROM predictions ORDER BY index") == [(1,), (2,), (3,)]
     assert asked("SELECT count(*) FROM boxes WHERE index = 0") == [(0,)]
     assert asked("SELECT outcome FROM boxes WHERE index = 2 AND kind = 'predicted'") == [("tp",), ("tp",)]
@@ -227,7 +227,7 @@ def test_a_picture_that_is_no_sample_has_no_boxes(tmp_path: Path) -> None:
         run.model(model)
         for pictures, _ in run.loader(DataLoader(data, batch_size=4, collate_fn=collate)):
             model([stranger, *pictures])
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT count(DISTINCT index), count(*) FROM predictions") == [(4, 4)]
     assert asked("SELECT x1 FROM boxes WHERE index = 0 AND kind = 'predicted' ORDER BY box") == [(12.0,), (0.0,)]
     assert asked("SELECT rows, samples FROM calls") == [(5, 4)]
@@ -241,7 +241,7 @@ def test_pictures_that_a_collate_function_sorted_keep_their_samples(tmp_path: Pa
         loader = DataLoader(data, batch_size=4, collate_fn=lambda items: collate(items[::-1]))
         for pictures, _ in run.loader(loader):
             model([picture.double() for picture in pictures])
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT count(*) FROM boxes WHERE kind = 'predicted' AND outcome = 'tp'") == [(4,)]
     assert asked("SELECT DISTINCT operations FROM predictions") == [(["double"],)]
 
@@ -253,7 +253,7 @@ def test_pictures_of_a_recorded_dataset_are_known_by_their_content(tmp_path: Pat
         run.model(model)
         for pictures, _ in DataLoader(run.dataset(data), batch_size=2, collate_fn=collate, shuffle=True):
             model(list(pictures))
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT DISTINCT evidence FROM calls") == [("content",)]
     assert asked("SELECT kind, outcome, count(*) FROM boxes GROUP BY ALL ORDER BY ALL") == [
         ("predicted", "fp", 3),
@@ -273,7 +273,7 @@ def test_a_detector_in_training_gives_losses_and_no_predictions(tmp_path: Path) 
         run.model(model)
         for pictures, targets in run.loader(DataLoader(Objects(), batch_size=2, collate_fn=collate)):
             model(list(pictures), list(targets))
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT count(*) FROM predictions") == [(0,)]
     assert asked("SELECT sum(samples) FROM calls") == [(4,)]
 

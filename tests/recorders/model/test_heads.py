@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from rich.console import Console
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -43,11 +43,11 @@ class Heads(nn.Module):
         return {"digit": self.digit(x), "angle": self.angle(x)[:, 0], "tags": self.tags(x)}
 
 
-def record(tmp_path: Path, model: nn.Module, dataset: Any, **options: Any) -> tuple[Asked, list[Any]]:
+def record(tmp_path: Path, model: nn.Module, dataset: Any, **options: Any) -> tuple[Questions, list[Any]]:
     with audit.record(tmp_path / "lineage", strict=options.pop("strict", True)) as run:
         run.model(model, **options)
         given = [model(batch[0]) for batch in run.loader(DataLoader(dataset, batch_size=4))]
-    return Asked(tmp_path / "lineage"), given
+    return Questions(tmp_path / "lineage"), given
 
 
 OUTPUT = {"digit": "logits", "angle": "regression", "tags": "multilabel"}

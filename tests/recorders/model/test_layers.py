@@ -12,7 +12,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from recording_material import WIDTH, Asked, Numbers
+from recording_material import WIDTH, Numbers, Questions
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -40,14 +40,14 @@ class Net(nn.Module):
         return self.head(self.body[3](sequence.squeeze(1)))
 
 
-def record(path: Path, train: bool = False, size: int = 4, strict: bool = True, **options: Any) -> Asked:
+def record(path: Path, train: bool = False, size: int = 4, strict: bool = True, **options: Any) -> Questions:
     with audit.record(path, strict=strict) as run:
         model = run.model(Net(), **options)
         for x, y in run.loader(DataLoader(Numbers(), batch_size=size)):
             loss = nn.functional.cross_entropy(model(x), y)
             if train:
                 loss.backward()
-    return Asked(path)
+    return Questions(path)
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_an_axis_that_is_as_long_as_the_batch_by_chance(tmp_path: Path) -> None:
         model = run.model(TimeFirst(), layers=["inner"])
         for x, _ in run.loader(DataLoader(Numbers(10), batch_size=4)):
             model(x)
-    ask = Asked(tmp_path)
+    ask = Questions(tmp_path)
     found = ask("SELECT DISTINCT step, axis, index IS NULL FROM activations WHERE port = 'output.0' ORDER BY step")
     assert found == [(0, None, False), (1, None, False), (2, "other", True)]
 
@@ -177,7 +177,7 @@ def test_policies_of_two_models_are_their_own(tmp_path: Path) -> None:
         for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
             a(x)
             b(x)
-    found = Asked(tmp_path / "lineage")(
+    found = Questions(tmp_path / "lineage")(
         "SELECT layer, list(DISTINCT step ORDER BY step), count(DISTINCT index) FROM activations GROUP BY ALL ORDER BY ALL"
     )
     assert found == [("body.0", [0], 1), ("head", [0, 2], 8)]
@@ -189,7 +189,7 @@ def test_layers_are_recorded_when_only_the_dataset_is_wrapped(tmp_path: Path) ->
         model = run.model(Net(), layers=["head"])
         for x, _ in DataLoader(run.dataset(Numbers()), batch_size=5, shuffle=True):
             model(x)
-    found = Asked(tmp_path / "lineage")("SELECT list(DISTINCT index ORDER BY index) FROM activations")
+    found = Questions(tmp_path / "lineage")("SELECT list(DISTINCT index ORDER BY index) FROM activations")
     assert found == [(list(range(12)),)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -33,12 +33,12 @@ class Items(Dataset):  # type: ignore[type-arg]
         return vector(index), self.target(index)
 
 
-def record(path: Path, model: nn.Module, wanted: Any, collate: Any = None, **options: Any) -> Asked:
+def record(path: Path, model: nn.Module, wanted: Any, collate: Any = None, **options: Any) -> Questions:
     with audit.record(path / "lineage") as run:
         run.model(model, **options)
         for x, _ in run.loader(DataLoader(Items(wanted), batch_size=4, collate_fn=collate)):
             model(x)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 def sort_by_content(items: list[Any]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,13 +34,13 @@ class Scores(nn.Module):
         return self.form(scores)
 
 
-def record(path: Path, inputs: torch.Tensor, targets: torch.Tensor, model: nn.Module, **options: Any) -> Asked:
+def record(path: Path, inputs: torch.Tensor, targets: torch.Tensor, model: nn.Module, **options: Any) -> Questions:
     capture = options.pop("capture", "full")
     with audit.record(path / "lineage", capture=capture) as run:
         run.model(model, **options)
         for x, _ in run.loader(DataLoader(TensorDataset(inputs, targets), batch_size=2)):
             model(x)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 def masks(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,7 +216,7 @@ def test_targets_are_found_in_items_too(tmp_path: Path, wrapped: str) -> None:
         loader = DataLoader(run.dataset(data) if wrapped == "dataset" else data, batch_size=2)
         for x, _ in run.loader(loader) if wrapped == "loader" else loader:
             model(x)
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     rows = asked("SELECT index, position, target, predicted, correct FROM tokens ORDER BY ALL")
     assert len(rows) == 24
     for index, position, target, predicted, correct in rows:
@@ -242,7 +242,7 @@ def test_a_mask_beside_a_picture_is_the_target(tmp_path: Path, kind: str) -> Non
         run.model(model)
         for batch in run.loader(DataLoader(MaskDicts(scores, targets.to(getattr(torch, kind))), batch_size=2)):
             model(batch["image"])
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT output, task FROM runs") == [("masks", "segmentation")]
     (iou,) = asked("SELECT mean_iou FROM worst_masks WHERE index = 2")[0]
     target = targets[2].numpy()
@@ -264,5 +264,5 @@ def test_a_mask_that_says_what_counts_is_not_a_target(tmp_path: Path) -> None:
 
     with pytest.warns(RecordingWarning, match="No label was found"):
         loop()
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT count(*), count(target), count(correct) FROM predictions") == [(4, 0, 0)]

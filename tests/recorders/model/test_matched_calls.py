@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
@@ -43,7 +43,7 @@ class Mean(nn.Module):
         return x.to(torch.float64).flatten(1).mean(1, keepdim=True).float() * self.weight
 
 
-def recorded(path: Path, loop: Callable[[Any, nn.Module], Any], dataset: bool = False, **options: Any) -> Asked:
+def recorded(path: Path, loop: Callable[[Any, nn.Module], Any], dataset: bool = False, **options: Any) -> Questions:
     with audit.record(path / "lineage", strict=True) as run:
         model = run.model(Mean())
         if dataset:
@@ -51,10 +51,10 @@ def recorded(path: Path, loop: Callable[[Any, nn.Module], Any], dataset: bool = 
         else:
             loader = run.loader(DataLoader(Pictures(), batch_size=BATCH, **options))
         loop(loader, model)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
-def predictions(ask: Asked) -> dict[int, list[float]]:
+def predictions(ask: Questions) -> dict[int, list[float]]:
     return dict(ask("SELECT index, logits FROM graded_predictions ORDER BY epoch, index"))
 
 
@@ -194,7 +194,7 @@ def test_crops_of_one_sample_are_its_rows(tmp_path: Path) -> None:
 # -- inputs that are not recorded samples -------------------------------------------------------------
 
 
-def reports_unmatched(ask: Asked, count: int) -> bool:
+def reports_unmatched(ask: Questions, count: int) -> bool:
     return any(w.startswith(f"{count} model call") and "could not be matched" in w for w in ask.warnings)
 
 
@@ -316,7 +316,7 @@ def test_zipped_loaders(tmp_path: Path, change: Callable[[torch.Tensor], torch.T
         other = run.loader(DataLoader(Pictures(100), batch_size=BATCH), split="other")
         for (_, _), (x, _) in zip(labelled, other, strict=True):
             model(change(x))
-    rows = Asked(tmp_path / "lineage")("SELECT split, index, logits FROM lineage WHERE logits IS NOT NULL")
+    rows = Questions(tmp_path / "lineage")("SELECT split, index, logits FROM lineage WHERE logits IS NOT NULL")
     assert len(rows) == COUNT
     for split, index, logits in rows:
         assert split == "other"
@@ -401,12 +401,12 @@ def test_a_nested_tensor_is_matched_by_its_content_or_not_at_all(tmp_path: Path)
         def forward(self, x: torch.Tensor, *_: Any) -> torch.Tensor:
             return torch.cat([super(Nested, self).forward(one[None]) for one in x.unbind()])
 
-    def record(path: Path, make: Callable[[torch.Tensor], torch.Tensor]) -> Asked:
+    def record(path: Path, make: Callable[[torch.Tensor], torch.Tensor]) -> Questions:
         with audit.record(path, strict=True) as run:
             model = run.model(Nested())
             for x, _ in run.loader(DataLoader(Pictures(), batch_size=BATCH)):
                 model(torch.nested.nested_tensor([make(one) for one in x]))
-        return Asked(path)
+        return Questions(path)
 
     whole = predictions(record(tmp_path / "whole", lambda one: one))
     assert whole.keys() == set(range(COUNT))
@@ -436,7 +436,7 @@ def test_a_pair_of_samples_is_neither_of_them(tmp_path: Path, second: Any, grade
         model = run.model(Pair())
         for x, _ in run.loader(DataLoader(Pictures(), batch_size=BATCH)):
             model(x if first == "batch" else torch.tensor(x.tolist()), second(x))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM graded_predictions") == [(graded,)]
     assert ask("SELECT count(*) FROM mixed_predictions WHERE len(parents) <> 2") == [(0,)]
 
@@ -477,7 +477,7 @@ def test_another_tensor_of_an_item_is_reported(tmp_path: Path, name: str) -> Non
             model(first)
             model(second)
             model(second * 2)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     rows = ask(
         "SELECT p.call, p.operations, bool_and(p.input_digest = o.digest), count(*) FROM predictions p JOIN stage_outputs o "
         "USING (epoch, index, visit) WHERE o.stage = (SELECT max(stage) FROM stages) GROUP BY ALL ORDER BY ALL"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision.transforms import v2
@@ -80,7 +80,7 @@ def test_parents(tmp_path: Path, name: str, where: str) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         recorded = loop(run)
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     parents = ask("SELECT batch, position, parent_index, weight FROM parents ORDER BY ALL")
     means = {(n, p): float(x[p].mean()) for n, x in enumerate(recorded) for p in range(4)}
     for (batch, position), mean in means.items():
@@ -116,7 +116,9 @@ def test_parents_given_by_hand(tmp_path: Path) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run:
         for _ in run.loader(DataLoader(Images(), batch_size=6)):
             run.parents([[(0, 0.25), (3, 0.25), (0, 0.5)], [(5, 1.0)]])
-    found = Asked(tmp_path / "lineage")("SELECT epoch, batch, position, parent_index, weight FROM parents ORDER BY ALL")
+    found = Questions(tmp_path / "lineage")(
+        "SELECT epoch, batch, position, parent_index, weight FROM parents ORDER BY ALL"
+    )
     assert found == [(0, n, *row) for n in range(2) for row in [(0, 0, 0.75), (0, 3, 0.25), (1, 5, 1.0)]]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,14 +45,14 @@ FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def record(tmp_path: Path, loop: Callable[[Any, torch.Tensor], None]) -> Asked:
+def record(tmp_path: Path, loop: Callable[[Any, torch.Tensor], None]) -> Questions:
     images, labels = torch.randn(COUNT, 1, 4, 4), torch.tensor([0, 1, 2, 0])
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     with audit.record(tmp_path / "lineage", strict=True) as run:
         run.model(model)
         for x, _ in run.loader(DataLoader(TensorDataset(images, labels), batch_size=COUNT)):
             loop(model, x)
-    return Asked(tmp_path / "lineage")
+    return Questions(tmp_path / "lineage")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -118,7 +118,7 @@ def test_parents_said_by_hand_are_not_graded(tmp_path: Path) -> None:
         for x, _ in run.loader(DataLoader(TensorDataset(images, labels), batch_size=COUNT)):
             model(x)
             run.parents([[(0, 0.5), (3, 0.5)], [(1, 1.0)], [(2, 1.0)], [(3, 1.0)]])
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT index FROM graded_predictions ORDER BY 1") == [(1,), (2,), (3,)]
     assert ask("SELECT index, parents[1].weight FROM mixed_predictions") == [(0, 0.5)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import WIDTH, Asked, Numbers, linear
+from recording_material import WIDTH, Numbers, Questions, linear
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -28,7 +28,7 @@ def test_an_ensemble(tmp_path: Path) -> None:
         members = [run.model(linear()) for _ in range(3)]
         for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
             torch.stack([member(x) for member in members]).mean(0)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask(EACH) == [("Linear", 0, 12, 12), ("Linear-2", 1, 12, 12), ("Linear-3", 2, 12, 12)]
     assert ask("SELECT DISTINCT model FROM lineage") == [("Linear",)]
     assert ask("SELECT samples FROM runs") == [(12,)]
@@ -41,7 +41,7 @@ def test_the_first_recorded_model_is_graded_whoever_is_called_first(tmp_path: Pa
             with torch.no_grad():
                 teacher(x)
             student(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask(EACH) == [("Linear", 0, 12, 12), ("teacher", 1, 12, 12)]
     assert ask(
         "SELECT graded, (SELECT count(*) FROM confusion) > 0 FROM (SELECT sum(samples) AS graded FROM per_class)"
@@ -69,7 +69,7 @@ def test_test_time_augmentation(tmp_path: Path) -> None:
         for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
             model(torch.cat([x, x.flip(-1)]))
             model(x * 2)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     rows = ask("SELECT index, call, logits, operations FROM predictions ORDER BY index, call")
     assert [row[1] for row in rows] == [0, 1, 2] * 12
     for index, call, logits, operations in rows:
@@ -88,7 +88,7 @@ def test_a_batch_that_the_loop_comes_back_to(tmp_path: Path) -> None:
         for _ in range(3):
             for x, _ in held:
                 model(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask(EACH) == [("Linear", call, 12, 12) for call in range(3)]
     assert ask("SELECT count(*) FROM lineage") == [(12,)]
     with audit.open(tmp_path / "lineage") as store:
@@ -116,7 +116,7 @@ def test_compiled_after_another_instance_was(tmp_path: Path, backend: str) -> No
             model(x / 2)
         for x, _ in loader:
             other(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT model, count(*), count(DISTINCT epoch) FROM predictions GROUP BY ALL") == [("Own", 12, 1)]
     assert ask.warnings == []
 
@@ -126,7 +126,7 @@ def test_what_lies_between_the_last_stage_and_the_model_is_said(tmp_path: Path) 
         model = run.model(linear())
         for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
             model((x.double() / 255).float().clamp(0, 1)[:])
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT DISTINCT operations FROM predictions") == [(["double", "div", "float", "clamp"],)]
     differing = """SELECT count(*) FROM predictions p JOIN stage_outputs o USING (run_id, epoch, index, visit)
                    WHERE p.input_digest = o.digest OR p.operations IS NULL"""

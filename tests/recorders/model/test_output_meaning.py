@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import WIDTH, Asked
+from recording_material import WIDTH, Questions
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -33,12 +33,12 @@ class Items(Dataset):  # type: ignore[type-arg]
 CLASSES = torch.arange(12) % 3
 
 
-def record(path: Path, model: nn.Module, targets: torch.Tensor = CLASSES, **options: Any) -> Asked:
+def record(path: Path, model: nn.Module, targets: torch.Tensor = CLASSES, **options: Any) -> Questions:
     with audit.record(path / "lineage", strict=True) as run:
         run.model(model, **options)
         for x, _ in run.loader(DataLoader(Items(targets), batch_size=4)):
             model(x)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 def loop(path: Path, model: nn.Module, size: int = 4) -> None:
@@ -100,7 +100,7 @@ class Squeezed(nn.Module):
 def test_what_is_not_evident_is_reported_with_the_option(tmp_path: Path) -> None:
     with pytest.warns(RecordingWarning, match=r"between 0 and 1.*--output"):
         loop(tmp_path, Squeezed(), 12)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT output FROM runs") == [("logits",)]
     assert record(tmp_path / "b", Squeezed(), output="sigmoid").warnings == []
 
@@ -199,7 +199,7 @@ class Odd(nn.Module):
 def test_an_output_that_changes_its_form(tmp_path: Path, later: Any, said: str) -> None:
     with pytest.warns(RecordingWarning, match=said):
         loop(tmp_path, Odd(later))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*), max(index) FROM predictions") == [(4, 3)]
 
 
@@ -294,7 +294,7 @@ def trained(path: Path, model: nn.Module, loss: Any) -> tuple[list[str], list[st
         for x, y in run.loader(DataLoader(Items(CLASSES), batch_size=4)):
             loss(model(x), y)
         warned = [str(one.message) for one in said if one.category is RecordingWarning]
-    return warned, Asked(path / "lineage").warnings
+    return warned, Questions(path / "lineage").warnings
 
 
 USES = {
@@ -374,7 +374,7 @@ def test_one_number_beside_several_classes_is_not_graded(
 
     with pytest.warns(RecordingWarning, match=r"the labels are of .* classes, and the model gives one number"):
         critic()
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*), count(loss), count(correct), count(output) FROM predictions") == [(12, 0, 0, 12)]
     assert ask("SELECT output, accuracy FROM runs") == [("embedding", None)]
 
@@ -404,4 +404,4 @@ def test_more_numbers_than_classes_are_reported(tmp_path: Path, declared: str | 
             encode()
     else:
         encode()
-        assert Asked(tmp_path / "lineage").warnings == []
+        assert Questions(tmp_path / "lineage").warnings == []

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from recording_material import Asked, Vectors
+from recording_material import Questions, Vectors
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -36,12 +36,12 @@ class Named(NamedTuple):
     right: tuple[torch.Tensor, ...]
 
 
-def record(path: Path, form: Any, *, size: int = 4, strict: bool = False, **given: Any) -> Asked:
+def record(path: Path, form: Any, *, size: int = 4, strict: bool = False, **given: Any) -> Questions:
     with audit.record(path / "lineage", strict=strict) as run:
         model = run.model(form if isinstance(form, nn.Module) else Form(form), **given)
         for x, _ in run.loader(DataLoader(Vectors(), batch_size=size)):
             model(x)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 FORMS: dict[str, tuple[Callable[[torch.Tensor], Any], dict[str, Callable[[torch.Tensor], torch.Tensor]]]] = {
@@ -132,7 +132,7 @@ def test_a_later_model_is_graded_though_the_first_cannot_be(tmp_path: Path) -> N
 
     with pytest.warns(audit.RecordingWarning, match="more than one entry"):
         loop()
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT model, call, count(*) FROM predictions GROUP BY ALL") == [("plain", 0, COUNT)]
     assert ask("SELECT DISTINCT model, call FROM outputs") == [("both", 1)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recording_material import Asked, Vectors
+from recording_material import Questions, Vectors
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -34,12 +34,12 @@ class Form(nn.Module):
 
 def record(
     path: Path, form: Callable[..., Any], *, size: int = 4, order: Any = None, logits: Any = None, **given: Any
-) -> Asked:
+) -> Questions:
     with audit.record(path / "lineage", **given) as run:
         model = run.model(Form(form), logits=logits)
         for x, _ in run.loader(DataLoader(Vectors(), batch_size=size, sampler=order)):
             model(x)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 def several(x: torch.Tensor, table: torch.Tensor) -> Any:
@@ -108,7 +108,7 @@ def test_a_batch_that_the_loop_comes_back_to_keeps_no_more_values(tmp_path: Path
         model = run.model(Form(several))
         kept = [x for x, _ in run.loader(DataLoader(Vectors(), batch_size=4)) if model(x)]
         model(kept[0])
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM outputs WHERE number = 3") == [(4 * 4 + 3,)]
     assert ask("SELECT DISTINCT number FROM outputs WHERE data IS NOT NULL") == [(1,)]
 
@@ -156,7 +156,7 @@ def test_a_call_that_is_not_recorded_shows_the_lengths_too(tmp_path: Path) -> No
         model(torch.zeros_like(Vectors()[0][0])[None])
         for x, _ in loader:
             model(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT port, axis, count(index) FROM outputs GROUP BY ALL ORDER BY ALL") == [
         ("0", "samples", COUNT),
         ("1", "samples", COUNT),

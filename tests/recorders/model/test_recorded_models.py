@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import WIDTH, Asked, Numbers, linear
+from recording_material import WIDTH, Numbers, Questions, linear
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -42,7 +42,7 @@ def test_copies_record_nothing(tmp_path: Path) -> None:
             model(x)
             copied(x).sum().backward()
             shallow.training = False
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*), count(DISTINCT step) FROM predictions") == [(12, 2)]
     assert ask("SELECT DISTINCT direction FROM activations") == [("forward",)]
     assert ask.warnings == []
@@ -81,7 +81,7 @@ def test_compiled_models(tmp_path: Path, order: str) -> None:
             used = torch.compile(run.model(model, layers=["0"]), backend="eager")
         found = loop(run, used)
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*), count(DISTINCT step) FROM predictions") == [(12, 3)]
     assert ask("SELECT count(*) FROM activations WHERE port = 'output.0'") == [(12,)], ask.warnings
 
@@ -94,7 +94,7 @@ def test_a_traced_model(tmp_path: Path) -> None:
             traced = torch.jit.trace(model, x)
             assert torch.equal(traced(x), model(x))
     # The tracer calls the model once more to compare: a call like any other.
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*), count(DISTINCT index) FROM graded_predictions") == [(12, 12)]
     assert ask("SELECT count(DISTINCT logits) FROM predictions GROUP BY index") == [(1,)] * 12
 
@@ -107,7 +107,7 @@ def test_mixed_precision(tmp_path: Path, dtype: torch.dtype) -> None:
     with audit.record(tmp_path / "lineage", strict=True) as run, torch.autocast("cpu", dtype=dtype):
         found = loop(run, run.model(model, layers=["0"]))
     assert all(a.dtype == dtype and torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM predictions WHERE isfinite(loss)") == [(12,)]
     assert ask("SELECT DISTINCT dtype FROM activations WHERE port = 'output.0'") == [
         (str(dtype).removeprefix("torch."),)
@@ -122,7 +122,7 @@ def test_data_parallel(tmp_path: Path, order: str) -> None:
         else:
             used = nn.DataParallel(run.model(two_layers(), layers=["0"]))
         loop(run, used)
-    assert Asked(tmp_path / "lineage")("SELECT count(*) FROM activations WHERE layer = '0'") == [(24,)]
+    assert Questions(tmp_path / "lineage")("SELECT count(*) FROM activations WHERE layer = '0'") == [(24,)]
 
 
 Output = namedtuple("Output", ["loss", "logits"])
@@ -159,7 +159,7 @@ def test_outputs_of_many_forms(tmp_path: Path, form: str, predicted: int) -> Non
         model = run.model(Odd(form))
         for x, _ in run.loader(DataLoader(Numbers(), batch_size=5)):
             model(x=x)
-    assert Asked(tmp_path / "lineage")("SELECT count(*), count(predicted) FROM predictions") == [(12, predicted)]
+    assert Questions(tmp_path / "lineage")("SELECT count(*), count(predicted) FROM predictions") == [(12, predicted)]
 
 
 def test_an_output_without_logits_is_reported_and_its_layers_recorded(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_an_output_without_logits_is_reported_and_its_layers_recorded(tmp_path: 
         pytest.warns(RecordingWarning, match="which axis is the class axis"),
     ):
         loop(run, run.model(model, layers=["0"]))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM predictions") == [(0,)]
     assert ask("SELECT count(*) FROM activations WHERE port = 'output.0' AND index IS NOT NULL") == [(12,)]
 
@@ -182,7 +182,7 @@ def test_teacher_and_student(tmp_path: Path) -> None:
         for x, _ in run.loader(DataLoader(Numbers(), batch_size=4)):
             student(x)
             teacher(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     models = "SELECT model, call, count(*), count(DISTINCT step) FROM predictions GROUP BY ALL ORDER BY ALL"
     assert ask(models) == [("Linear", 0, 12, 3), ("Sequential", 1, 12, 3)]
     assert ask("SELECT count(DISTINCT index), list(DISTINCT step ORDER BY step) FROM activations") == [(12, [0, 1, 2])]
@@ -209,7 +209,7 @@ def test_a_forked_process_records_nothing(tmp_path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
         for x, _ in loader:
             model(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT count(*) FROM predictions") == [(12,)]
     assert ask.status == "complete"
 
@@ -235,7 +235,7 @@ def test_training_steps(tmp_path: Path) -> None:
         with torch.no_grad():
             for x, _ in loader:
                 model(x)
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     steps = ask("SELECT step, phase, learning_rate, gradient_norm, loss IS NOT NULL FROM steps ORDER BY step")
     assert [row[1] for row in steps] == ["train"] * 4 + ["eval"] * 4
     assert [row[2] for row in steps] == [None, 0.5, None, 0.5, None, None, None, None]

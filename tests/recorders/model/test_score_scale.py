@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -41,7 +41,7 @@ def record(
     size: int = 2,
     use: Any = None,
     **options: Any,
-) -> Asked:
+) -> Questions:
     with warnings.catch_warnings(), audit.record(path / "lineage", capture="digest") as run:
         warnings.simplefilter("ignore", RecordingWarning)
         run.model(model, **options)
@@ -49,7 +49,7 @@ def record(
             output = model(x)
             if use is not None:
                 use(output, y)
-    return Asked(path / "lineage")
+    return Questions(path / "lineage")
 
 
 def masks(classes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,7 +123,7 @@ def test_tokens_of_probabilities_have_the_loss_of_logits(tmp_path: Path) -> None
 LABELS = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
 
 
-def label_rows(asked: Asked) -> list[Any]:
+def label_rows(asked: Questions) -> list[Any]:
     return asked("SELECT index, class, score, correct FROM label_scores ORDER BY index, class")
 
 
@@ -167,6 +167,6 @@ def test_probabilities_in_evaluation_after_logits_in_training_are_not_taken_for_
             model.train(training)
             for x, _ in loader:
                 model(x)
-    asked = Asked(tmp_path / "lineage")
+    asked = Questions(tmp_path / "lineage")
     assert asked("SELECT epoch, count(*) FROM predictions GROUP BY ALL") == [(0, 4)]
     assert "was logits, and now each row lies between 0 and 1 and adds up to 1" in asked.warnings[0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recording_material import Asked, Numbers, halve, negate
+from recording_material import Numbers, Questions, halve, negate
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torchvision import transforms
@@ -174,7 +174,7 @@ def test_stages_of_libraries(tmp_path: Path, name: str) -> None:
         x, y = (a["image"], b["image"]) if isinstance(a, dict) else (a[0], b[0])
         assert type(x) is type(y)
         assert torch.equal(torch.as_tensor(x), torch.as_tensor(y))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT path, name FROM stages ORDER BY stage") == expected
     assert ask("SELECT DISTINCT count(*) FROM stage_outputs GROUP BY index") == [(len(expected),)]
     # A stage that did not fire changed nothing, and one that fired says with what.
@@ -198,7 +198,7 @@ def test_a_batch_goes_to_the_model_as_its_last_stage_says(tmp_path: Path) -> Non
             model = run.model(nn.Sequential(nn.Flatten(), nn.LazyLinear(3)))
             for batch in run.loader(DataLoader(Pictures(transform, call), batch_size=4)):
                 model(batch["image"] if isinstance(batch, dict) else batch[0])
-        matched = Asked(tmp_path / name)(
+        matched = Questions(tmp_path / name)(
             "SELECT count(*) FROM predictions JOIN (SELECT index, arg_max(digest, stage) AS last FROM stage_outputs GROUP BY index)"
             " USING (index) WHERE input_digest = last"
         )
@@ -210,7 +210,7 @@ def test_through_subset_and_concat(tmp_path: Path) -> None:
     parts = [Numbers(3, shared), Subset(Numbers(5, shared), [1, 4]), Numbers(2, transforms.Compose([negate, halve]))]
     with audit.record(tmp_path / "lineage", strict=True) as run:
         list(run.loader(DataLoader(ConcatDataset(parts))))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT path, name FROM stages ORDER BY stage") == [
         ("0", "load"), ("1", "halve"), ("1", "negate"), ("2", "halve"),
     ]  # fmt: skip
@@ -244,7 +244,7 @@ def test_transforms_that_are_changed_later_are_those_that_run(tmp_path: Path, ch
         seen = loop(run.loader)
     torch.testing.assert_close(seen, loop(lambda loader: loader), rtol=0, atol=0)
     # Of what was not observed nothing is said.
-    names = Asked(tmp_path / "lineage")("SELECT DISTINCT name FROM stage_outputs WHERE epoch = 1")
+    names = Questions(tmp_path / "lineage")("SELECT DISTINCT name FROM stage_outputs WHERE epoch = 1")
     assert names == [("load",)]
 
 
@@ -254,7 +254,7 @@ def test_what_v2_stages_say_of_themselves(tmp_path: Path) -> None:
     stages += [v2.ToDtype(torch.float32, scale=True), v2.GaussianNoise()]
     with audit.record(tmp_path / "lineage", strict=True) as run:
         list(run.loader(DataLoader(Pictures(v2.Compose(stages)), 2)))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT name, random FROM stages WHERE random IS NOT TRUE ORDER BY stage") == [
         ("load", None),  # the dataset's own code, which may draw
         ("PILToTensor", False),
@@ -309,7 +309,7 @@ def test_stages_from_inside_a_dataset(tmp_path: Path, wrap: str) -> None:
             list(run.loader(DataLoader(Sentences(), num_workers=1)))
         else:
             list(DataLoader(run.dataset(Sentences()), num_workers=1))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     found = ask("SELECT name, kind FROM stage_outputs WHERE index = 0 ORDER BY stage")
     assert [name for name, _ in found] == ["load", "lower", "tokenise", "pad", "tensor"]
     assert [name for (name,) in ask("SELECT name FROM stages ORDER BY stage")] == [name for name, _ in found]
@@ -329,7 +329,7 @@ def test_a_stage_inside_that_fails(tmp_path: Path) -> None:
 
     with audit.record(tmp_path / "lineage") as run, pytest.raises(KeyError):
         list(run.loader(DataLoader(Broken())))
-    assert Asked(tmp_path / "lineage")("SELECT failed_stage FROM failures") == [("tokenise",)]
+    assert Questions(tmp_path / "lineage")("SELECT failed_stage FROM failures") == [("tokenise",)]
 
 
 class Methods(Dataset):  # type: ignore[type-arg]
@@ -353,7 +353,7 @@ def test_stages_that_are_named(tmp_path: Path) -> None:
         assert dataset[1] == (["sample", "1"], 1)
         with pytest.raises(audit.AuditError, match="no callable of that name"):
             run.dataset(Methods(), stages=["clean", "stem"])
-    found = Asked(tmp_path / "lineage")("SELECT name, kind FROM stage_outputs ORDER BY stage")
+    found = Questions(tmp_path / "lineage")("SELECT name, kind FROM stage_outputs ORDER BY stage")
     assert [name for name, _ in found] == ["load", "clean", "split"]
 
 
@@ -363,7 +363,7 @@ def test_target_transforms(tmp_path: Path, pictures: Any) -> None:
     folder = ImageFolder(str(pictures(6)), transforms.ToTensor(), target_transform=lambda label: (label + 1) % 3)
     with audit.record(tmp_path / "lineage", strict=True) as run:
         list(run.loader(DataLoader(folder)))
-    ask = Asked(tmp_path / "lineage")
+    ask = Questions(tmp_path / "lineage")
     assert ask("SELECT path, name FROM stages ORDER BY stage") == [
         ("0", "load"),
         ("1", "ToTensor"),

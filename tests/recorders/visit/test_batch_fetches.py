@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch.utils.data import DataLoader, Dataset, StackDataset, Subset, default_collate
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -104,7 +104,7 @@ def loop(loader: Any) -> list[Any]:
     return [*given, torch.get_rng_state(), random.getstate(), np.random.get_state()[2]]
 
 
-def recorded(store: Path, make: Callable[[], Any], **options: Any) -> Asked:
+def recorded(store: Path, make: Callable[[], Any], **options: Any) -> Questions:
     """Two epochs through a recorded loader, which give what an unrecorded one gives."""
 
     def given(wrap: Callable[[Any], Any]) -> list[Any]:
@@ -117,7 +117,7 @@ def recorded(store: Path, make: Callable[[], Any], **options: Any) -> Asked:
     with audit.record(store) as run:
         seen = given(run.loader)
     torch.testing.assert_close(seen, plain, rtol=0, atol=0)
-    return Asked(store)
+    return Questions(store)
 
 
 def replayed(store: Path, dataset: Any) -> tuple[int, int]:
@@ -193,7 +193,7 @@ def test_one_sample_of_a_batch_fails(pictures: Callable[..., Path], tmp_path: Pa
     with audit.record(store) as run, pytest.raises(Exception, match="cannot identify"):
         for _ in run.loader(DataLoader(Cached(str(root), augment()), batch_size=4)):
             pass
-    ask = Asked(store)
+    ask = Questions(store)
     assert ask("SELECT index, status, failed_stage FROM samples ORDER BY index") == [
         *((index, "ok", None) for index in range(5)),
         (5, "failed", "load"),
@@ -204,7 +204,7 @@ def test_the_same_sample_twice_in_a_batch(pictures: Callable[..., Path], tmp_pat
     root, store = str(pictures(count=4)), tmp_path / "lineage"
     with audit.record(store) as run:
         list(run.loader(DataLoader(Cached(root, augment()), batch_sampler=[[0, 0, 1], [2, 1, 1]])))
-    ask = Asked(store)
+    ask = Questions(store)
     assert ask("SELECT index, count(*) FROM samples GROUP BY 1 ORDER BY 1") == [(0, 2), (1, 3), (2, 1)]
     assert ask("SELECT count(*) FROM stage_outputs") == [(6 * len(STAGES),)]
     assert replayed(store, Cached(root, augment())) == (6, 6)
@@ -222,7 +222,7 @@ def test_two_levels_of_transforms(pictures: Callable[..., Path], tmp_path: Path,
     store = tmp_path / "lineage"
     with audit.record(store, capture=level) as run:
         list(run.loader(DataLoader(module.dataset(), batch_size=2), builder=f"{file}:dataset"))
-    ask = Asked(store)
+    ask = Questions(store)
     paths = ask("SELECT path, name FROM stages ORDER BY stage")
     assert paths == [
         ("0", "load"), ("1", "Resize"), ("2", "ToTensor"), ("target.1", "abs"),
@@ -252,7 +252,7 @@ def test_a_transform_that_a_dataset_leaves_out(tmp_path: Path) -> None:
     store = tmp_path / "lineage"
     with audit.record(store) as run:
         list(run.loader(DataLoader(Sometimes(), batch_size=2)))
-    ask = Asked(store)
+    ask = Questions(store)
     assert ask("SELECT index FROM stage_outputs WHERE name = 'RandomHorizontalFlip' ORDER BY 1") == [(1,), (3,)]
     assert replayed(store, Sometimes()) == (4, 4)
 
@@ -271,7 +271,7 @@ def test_what_a_container_passed_over_was_seen(tmp_path: Path) -> None:
     store = tmp_path / "lineage"
     with audit.record(store) as run:
         list(run.loader(DataLoader(Once(), batch_size=2, collate_fn=default_collate)))
-    found = Asked(store)("SELECT name, params FROM stage_outputs WHERE stage > 0 ORDER BY index, stage")
+    found = Questions(store)("SELECT name, params FROM stage_outputs WHERE stage > 0 ORDER BY index, stage")
     assert [(name, json.loads(params)["fired"]) for name, params in found] == [
         ("RandomHorizontalFlip", False),
         ("RandomApply", False),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording_material import Asked
+from recording_material import Questions
 from torch.utils.data import DataLoader, Dataset
 
 import audit
@@ -45,13 +45,13 @@ def test_names_that_some_visits_and_workers_do_not_know(tmp_path: Path, workers:
     store = tmp_path / "lineage"
     with audit.record(store, strict=True) as run:
         list(run.loader(DataLoader(Tells(), batch_sampler=[[0, 2], [1, 3], [4, 5], [7, 6]], num_workers=workers)))
-    ask = Asked(store)
+    ask = Questions(store)
     check_told(ask)
     with audit.open(store) as opened:
         assert opened.replay(dataset=Tells(), workers=0).identical == 8
 
 
-def check_told(ask: Asked) -> None:
+def check_told(ask: Questions) -> None:
     rows = ask("SELECT o.index, s.name, o.name, o.mean FROM stage_outputs o JOIN stages s USING (run_id, stage)")
     assert len(rows) == 8 * 3 + 4
     for index, name, own, mean in rows:
@@ -89,7 +89,7 @@ def dataset():
 def test_a_run_notes_what_a_loop_notes(tmp_path: Path, write_pipeline: Callable[..., Path], workers: int) -> None:
     store, file = tmp_path / "lineage", write_pipeline(RUN)
     audit.run(f"{file}:dataset", store=store, workers=workers, batch_size=2)
-    check_told(Asked(store))
+    check_told(Questions(store))
     with audit.open(store) as opened:
         assert opened.replay(workers=0).identical == 8
 
