@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.beside_cleanvision import build, ours
+from bench.beside_cleanvision import build, run_audit
 
 # Not getrusage: its peak begins with that of the process that started this one.
 _END = """
@@ -163,7 +163,7 @@ def main() -> None:
         root, store, file = Path(place) / "data", Path(place) / "lineage", Path(place) / "labels.npz"
         planted: dict[str, list[set[Any]]] = dict(build(root))
         wrong = labels(file)
-        recorded, _, _ = ours(root, store)
+        recorded, _, _ = run_audit(root, store)
         print(f"audit: {recorded:.1f} s of work to record the pictures, which the pipeline needs anyway")
         for tool, code in {"audit": _OURS, **_PICTURES}.items():
             python = Path(sys.executable) if tool == "audit" else folder / tool / "bin" / "python"

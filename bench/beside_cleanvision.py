@@ -46,7 +46,7 @@ def picture(seed: int) -> Image.Image:
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
-def spoilt(image: Image.Image, fault: str, number: int) -> Image.Image:
+def spoil(image: Image.Image, fault: str, number: int) -> Image.Image:
     """The picture with one fault."""
     pixels = np.asarray(image)
     if fault == "dark":
@@ -76,7 +76,7 @@ def build(root: Path, count: int = 1_000) -> dict[str, list[set[str]]]:
         name = f"{folder.name}/{file.name}"
         image = picture(number)
         if place < len(FAULTS):
-            image = spoilt(image, FAULTS[place], number)
+            image = spoil(image, FAULTS[place], number)
             names = {name} | ({f"class-{(number + 20) % 4}/{number + 20:04d}.png"} if place == 6 else set())
             planted.setdefault(FAULTS[place], []).append(names)
         image.save(file)
@@ -86,7 +86,7 @@ def build(root: Path, count: int = 1_000) -> dict[str, list[set[str]]]:
     return planted
 
 
-def ours(root: Path, store: Path) -> tuple[float, float, dict[str, list[str]]]:
+def run_audit(root: Path, store: Path) -> tuple[float, float, dict[str, list[str]]]:
     """Seconds of work for the run and for the checks, and what was found."""
     from audit.api import run
 
@@ -97,11 +97,11 @@ def ours(root: Path, store: Path) -> tuple[float, float, dict[str, list[str]]]:
     begun = time.process_time()
     run(root, pipeline=pipeline, store=store, workers=0)
     recorded, begun = time.process_time() - begun, time.process_time()
-    found = judged(store)
+    found = list_reported(store)
     return recorded, time.process_time() - begun, found
 
 
-def judged(store: Path) -> dict[str, list[str]]:
+def list_reported(store: Path) -> dict[str, list[str]]:
     """Return the pictures that the checks report, by fault."""
     from audit.checks.config import parse_configuration
     from audit.checks.runner import run_checks
@@ -123,7 +123,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="audit-bench-") as place:
         root = Path(place) / "data"
         planted = build(root)
-        recorded, worked, found = ours(root, Path(place) / "lineage")
+        recorded, worked, found = run_audit(root, Path(place) / "lineage")
         theirs = None
         if given.python:
             done = subprocess.run([given.python, "-c", THEIRS, str(root)], capture_output=True, text=True, check=True)

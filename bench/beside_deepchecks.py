@@ -20,7 +20,7 @@ from typing import Any
 
 from PIL import Image
 
-from bench.beside_cleanvision import build, ours
+from bench.beside_cleanvision import build, run_audit
 
 #: What both look at: brightness, area, aspect and contrast are properties of deepchecks.
 SHARED = ("dark", "light", "odd_aspect_ratio", "odd_size", "low_information")
@@ -61,7 +61,7 @@ print(json.dumps({"outliers": outliers, "seconds": [middle - begun, time.process
 """
 
 
-def changed(root: Path, to: Path, *, drifted: bool) -> None:
+def darken(root: Path, to: Path, *, drifted: bool) -> None:
     """Every second picture of a folder; `drifted`: darker, and the last class all but gone."""
     for number, file in enumerate(sorted(root.rglob("*.png"))):
         rare = file.parent.name == "class-3" and number % 20 != 1
@@ -97,9 +97,9 @@ def main() -> None:
         place = Path(folder)
         root = place / "data"
         planted = build(root)
-        changed(root, place / "same", drifted=False)
-        changed(root, place / "other", drifted=True)
-        recorded, worked, found = ours(root, place / "lineage")
+        darken(root, place / "same", drifted=False)
+        darken(root, place / "other", drifted=True)
+        recorded, worked, found = run_audit(root, place / "lineage")
         drifting, reported = our_drift(place)
         roots = [str(root), str(place / "same"), str(place / "other")]
         done = subprocess.run([given.python, "-c", THEIRS, *roots], capture_output=True, text=True, check=True)

@@ -141,13 +141,13 @@ def judge_each(place: Path) -> list[tuple[str, str, float, float]]:
     read = 0
     plain = PartFile.read
 
-    def counted(self: PartFile, count: int = -1) -> bytes:
+    def count_bytes(self: PartFile, count: int = -1) -> bytes:
         nonlocal read
         data = plain(self, count)
         read += len(data)
         return data
 
-    PartFile.read = counted  # type: ignore[method-assign]
+    PartFile.read = count_bytes  # type: ignore[method-assign]
     rows: list[tuple[str, str, float, float]] = []
     names = [outcome.check for outcome in run_checks(str(place), record=False).outcomes]
     for name in names:

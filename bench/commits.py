@@ -56,12 +56,12 @@ def _count_manifest_bytes() -> list[int]:
     for name in ("create", "replace"):
         real = getattr(DurableFiles, name)
 
-        def counted(self: Any, path: str, data: Any, real: Any = real) -> None:
+        def count_bytes(self: Any, path: str, data: Any, real: Any = real) -> None:
             if path.endswith(".json"):
                 written.append(len(data))
             real(self, path, data)
 
-        setattr(DurableFiles, name, counted)
+        setattr(DurableFiles, name, count_bytes)
     return written
 
 

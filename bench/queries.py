@@ -133,7 +133,7 @@ def _hex(rng: np.random.Generator, count: int, size: int) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def prepared(folder: Path, name: str, rows: int, order: Callable[[], np.ndarray[Any, Any]]) -> str:
+def prepare_store(folder: Path, name: str, rows: int, order: Callable[[], np.ndarray[Any, Any]]) -> str:
     """The store of that name, built if it is not there yet."""
     location = folder / f"{name}-{rows}"
     done = folder / f"{name}-{rows}.done"
@@ -148,7 +148,7 @@ def prepared(folder: Path, name: str, rows: int, order: Callable[[], np.ndarray[
 # -- the questions ---------------------------------------------------------------------------------
 
 
-def plain(store: audit.Store) -> duckdb.DuckDBPyConnection:
+def connect_plainly(store: audit.Store) -> duckdb.DuckDBPyConnection:
     """DuckDB with no code of ours, given the paths of the same files and the same views."""
     connection = duckdb.connect(":memory:")
     manifest = store.reader.manifest("latest")
@@ -161,16 +161,16 @@ def plain(store: audit.Store) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def timed(action: Callable[[], Any]) -> float:
+def measure_seconds(action: Callable[[], Any]) -> float:
     """Seconds that one call takes."""
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun
 
 
-def compare(what: str, ours: Callable[[], Any], theirs: Callable[[], Any], target: str, repeats: int) -> None:
+def compare(what: str, ask_ours: Callable[[], Any], ask_theirs: Callable[[], Any], target: str, repeats: int) -> None:
     """Medians of alternating calls, and their ratio."""
-    pairs = [(timed(ours), timed(theirs)) for _ in range(repeats)]
+    pairs = [(measure_seconds(ask_ours), measure_seconds(ask_theirs)) for _ in range(repeats)]
     mine, other = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"{what:58} {mine * 1e3:8.1f} ms  against {other * 1e3:8.1f} ms   ratio {mine / other:5.2f}   {target}")
 
@@ -178,23 +178,23 @@ def compare(what: str, ours: Callable[[], Any], theirs: Callable[[], Any], targe
 def queries(location: str, repeats: int) -> None:
     """(a) The wrong predictions of one class."""
     with audit.open(location) as store:
-        connection = plain(store)
+        connection = connect_plainly(store)
         mine = store.sql(QUERY).arrow()
         assert mine.num_rows == connection.sql(QUERY).to_arrow_table().num_rows
         print(f"{mine.num_rows:,} rows in the answer")
 
-        def ours() -> Any:
+        def ask_ours() -> Any:
             return store.sql(QUERY).arrow()
 
-        def theirs() -> Any:
+        def ask_theirs() -> Any:
             return connection.sql(QUERY).to_arrow_table()
 
-        def single() -> Any:
+        def ask_single() -> Any:
             return connection.sql(SINGLE).to_arrow_table()
 
-        compare("wrong_predictions WHERE label = 2, same SQL in DuckDB", ours, theirs, "(≤ 1.3)", repeats)
-        compare("the same against predictions alone", ours, single, "", repeats)
-        compare("predictions alone, both", lambda: store.sql(SINGLE).arrow(), single, "(≤ 1.3)", repeats)
+        compare("wrong_predictions WHERE label = 2, same SQL in DuckDB", ask_ours, ask_theirs, "(≤ 1.3)", repeats)
+        compare("the same against predictions alone", ask_ours, ask_single, "", repeats)
+        compare("predictions alone, both", lambda: store.sql(SINGLE).arrow(), ask_single, "(≤ 1.3)", repeats)
 
     def fresh_ours() -> None:
         with audit.open(location) as opened:
@@ -202,7 +202,7 @@ def queries(location: str, repeats: int) -> None:
 
     def fresh_plain() -> None:
         with audit.open(location) as opened:
-            plain(opened).sql(QUERY).to_arrow_table()
+            connect_plainly(opened).sql(QUERY).to_arrow_table()
 
     compare("the same, opened again each time", fresh_ours, fresh_plain, "", max(3, repeats // 2))
 
@@ -211,9 +211,9 @@ def traces(name: str, location: str, rows: int) -> None:
     """(b) One sample among all."""
     chosen = random.Random(0).sample(range(rows), 50)
     with audit.open(location) as store:
-        first = timed(lambda: store.trace(index=rows // 2))
+        first = measure_seconds(lambda: store.trace(index=rows // 2))
         spent = time.process_time()
-        times = [timed(lambda index=index: store.trace(index=index)) for index in chosen]  # type: ignore[misc]
+        times = [measure_seconds(lambda index=index: store.trace(index=index)) for index in chosen]  # type: ignore[misc]
         spent = (time.process_time() - spent) / len(times)
         read = store.reader.bytes_read()
     median, worst = statistics.median(times) * 1e3, max(times) * 1e3
@@ -224,7 +224,7 @@ def traces(name: str, location: str, rows: int) -> None:
     print(f"trace, {name:11} {first_answer(location, str(rows // 2))}   (≤ 100 ms)")
 
 
-def opening(what: str, location: str, target: str, repeats: int) -> None:
+def measure_opening(what: str, location: str, target: str, repeats: int) -> None:
     """(c) Opening, and the first question after it."""
 
     def ask() -> None:
@@ -232,10 +232,10 @@ def opening(what: str, location: str, target: str, repeats: int) -> None:
             store.sql("SELECT count(*) FROM runs").fetchall()
 
     spent = time.process_time()
-    opened = statistics.median(timed(lambda: audit.open(location).close()) for _ in range(repeats))
+    opened = statistics.median(measure_seconds(lambda: audit.open(location).close()) for _ in range(repeats))
     spent = (time.process_time() - spent) / repeats
     worked = time.process_time()
-    asked = statistics.median(timed(ask) for _ in range(repeats))
+    asked = statistics.median(measure_seconds(ask) for _ in range(repeats))
     worked = (time.process_time() - worked) / repeats
     figures = f"opened in {opened * 1e3:6.1f} ms (processor {spent * 1e3:.1f} ms) {target}"
     print(f"{what:12} {figures}, with a first question {asked * 1e3:6.1f} ms (processor {worked * 1e3:.1f} ms)")
@@ -295,15 +295,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.dir or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        in_order = prepared(folder, "ordered", options.rows, lambda: np.arange(options.rows))
-        shuffled = prepared(
+        in_order = prepare_store(folder, "ordered", options.rows, lambda: np.arange(options.rows))
+        shuffled = prepare_store(
             folder, "shuffled", options.rows, lambda: np.random.default_rng(1).permutation(options.rows)
         )
         queries(in_order, options.repeats)
         traces("in order", in_order, options.rows)
         traces("shuffled", shuffled, options.rows)
-        opening("1 run", in_order, "", options.repeats)
-        opening(f"{options.runs} runs", many_runs(folder, options.runs), "(≤ 200 ms)", 5)
+        measure_opening("1 run", in_order, "", options.repeats)
+        measure_opening(f"{options.runs} runs", many_runs(folder, options.runs), "(≤ 200 ms)", 5)
 
 
 if __name__ == "__main__":

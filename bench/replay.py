@@ -63,7 +63,7 @@ def compare(images: Path, store: Path, samples: int, rounds: int, workers: int) 
     """
     replay(store, samples, workers)
     pairs = [
-        (measure(lambda: plain(images, workers)), measure(lambda: replay(store, samples, workers)))
+        (measure(lambda: run_plain_loop(images, workers)), measure(lambda: replay(store, samples, workers)))
         for _ in range(rounds)
     ]
     cpu = statistics.median(again[1] / once[1] for once, again in pairs)
@@ -89,7 +89,7 @@ def _cpu() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def plain(images: Path, workers: int) -> None:
+def run_plain_loop(images: Path, workers: int) -> None:
     """The loop as people write it."""
     transform = transforms.Compose(
         [

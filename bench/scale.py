@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.queries import QUERY, many_runs, prepared
+from bench.queries import QUERY, many_runs, prepare_store
 
 REPEATS = 7
 _TABLES = {
@@ -106,10 +106,10 @@ def audit_checks(location: str, rows: int) -> Iterator[Question]:
 def duckdb_query(location: str, rows: int) -> Iterator[Question]:
     """The same SQL over the same files, given to DuckDB by their paths."""
     import audit
-    from bench.queries import plain
+    from bench.queries import connect_plainly
 
     with audit.open(location) as store:
-        connection = plain(store)
+        connection = connect_plainly(store)
     yield lambda: connection.sql(QUERY).to_arrow_table().num_rows
 
 
@@ -216,7 +216,7 @@ def peak_memory() -> float:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
 
 
-def measured(question: str, who: str, location: str, rows: int) -> None:
+def print_measurement(question: str, who: str, location: str, rows: int) -> None:
     """Ask in a process of its own and print a line."""
     command = [sys.executable, "-m", "bench.scale", "--ask", question, who, location, str(rows)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -290,7 +290,7 @@ def survey(folder: Path, many_rows: list[int], many: list[int], with_sqlite: boo
     from bench.checks import build
     from bench.diff import write_run
 
-    stores = {rows: prepared(folder, "ordered", rows, lambda rows=rows: np.arange(rows)) for rows in many_rows}  # type: ignore[misc]
+    stores = {rows: prepare_store(folder, "ordered", rows, lambda rows=rows: np.arange(rows)) for rows in many_rows}  # type: ignore[misc]
     print("| table | predictions | parts | size | bytes per prediction |\n| --- | --- | --- | --- | --- |")
     for rows, location in stores.items():
         sizes(location, rows)
@@ -304,20 +304,20 @@ def survey(folder: Path, many_rows: list[int], many: list[int], with_sqlite: boo
                     if not with_sqlite:
                         continue
                     built_sqlite(location)
-                measured(question, who, location, rows)
+                print_measurement(question, who, location, rows)
     for rows in many_rows:
         clean = folder / f"checks-{rows}"
         if not clean.exists():
             build(clean, rows)
-        measured("checks", "audit", str(clean), rows)
+        print_measurement("checks", "audit", str(clean), rows)
     for rows in many_rows:
         location = str(folder / f"diff-{rows}")
         if not Path(location).exists():
             for name in ("a", "b"):
                 write_run(location, name, rows, second=name == "b")
-        measured("diff", "audit", location, rows)
+        print_measurement("diff", "audit", location, rows)
     for count in many:
-        measured("open runs", "audit", many_runs(folder, count), count)
+        print_measurement("open runs", "audit", many_runs(folder, count), count)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def stages(data: bytes) -> dict[str, object]:
     return {"load": loaded, "Resize": resized, "CenterCrop": cropped, "ToTensor": unit, "Normalize": scaled}
 
 
-def without(value: object) -> object:
+def observe_without_extension(value: object) -> object:
     """Observing as it is where the extension was not built."""
     kept, loops.native = loops.native, None
     try:
@@ -69,7 +69,7 @@ def main() -> None:
     columns: dict[str, Callable[[object], object]] = {
         "digest": values.digest,
         "observe": values.observe,
-        "by numpy": without,
+        "by numpy": observe_without_extension,
         "preview": values.preview,
         "encode": values.encode,
     }

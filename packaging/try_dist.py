@@ -52,7 +52,7 @@ def interpreter(version: str) -> str | None:
 
 def try_python(python: str, folder: Path, *, tests: bool) -> None:
     """Install the wheel for one interpreter, and use it."""
-    wheel, sdist = newest("*.whl"), newest("*.tar.gz")
+    wheel, sdist = find_newest("*.whl"), find_newest("*.tar.gz")
     run([python, "-m", "venv", folder / "venv"])
     inside = folder / "venv" / "bin" / "python"
     packages = [f"{wheel}[checks,safetensors,pandas,sign]", "pytest", "hypothesis", "psutil", "scikit-learn", "pyyaml"]
@@ -70,7 +70,7 @@ def try_python(python: str, folder: Path, *, tests: bool) -> None:
         run([inside, "-m", "pytest", "-q", "-m", QUICK, "--ignore=tests/store/bucket", *TESTS], cwd=unpacked)
 
 
-def newest(pattern: str) -> Path:
+def find_newest(pattern: str) -> Path:
     """Give the newest built file of a kind."""
     files = sorted((REPOSITORY / "dist").glob(pattern), key=lambda path: path.stat().st_mtime)
     return files[-1] if files else sys.exit("nothing is built: run `make dist` first")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from page_blocks import PARSERS, page_blocks
-from page_sessions import masked, page_sessions, run_session
+from page_sessions import mask_session, page_sessions, run_session
 from places import DIGITS, PIPELINE, REPOSITORY
 from warm_programs import warm_python
 
@@ -65,7 +65,7 @@ def test_the_terminal_session_runs(demo: Path) -> None:
     for command, expected in shown:
         said, code = run_session(command, demo)
         assert code == 0, f"{command}\n{said}"
-        assert masked(said, demo) == masked(expected, demo), command
+        assert mask_session(said, demo) == mask_session(expected, demo), command
 
 
 @pytest.mark.workers

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from page_sessions import masked, page_sessions, run_session
+from page_sessions import mask_session, page_sessions, run_session
 from places import DIGITS, PIPELINE, REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -79,7 +79,7 @@ def test_the_sessions_of_the_tutorial_run(tmp_path: Path) -> None:
     for command, expected in shown:
         said, code = run_session(command, tmp_path)
         assert code == (1 if command.startswith("audit check tidied") else 0), f"{command}\n{said}"
-        words, others = masked(expected, tmp_path).split(), masked(said, tmp_path).split()
+        words, others = mask_session(expected, tmp_path).split(), mask_session(said, tmp_path).split()
         assert len(words) == len(others), f"{command}\n{said}"
         assert all(map(same, words, others)), f"{command}\n{said}"
 

@@ -51,7 +51,7 @@ class BatchCounts:
     #: What the numbers of each graded output mean, once the model has run; the first counts for the run.
     meanings: dict[str | None, OutputMeaning] = field(default_factory=dict)
     #: How many values of each may be probabilities though they are taken for logits; None where they are not in doubt.
-    inside: dict[str | None, int | None] = field(default_factory=dict)
+    values_inside: dict[str | None, int | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: RecordedBatch, output: BatchOutput | None = None) -> BatchCounts:
@@ -73,7 +73,7 @@ class BatchCounts:
             ungraded=output.problems,
             unread=output.unread,
             meanings={one.head: one.reader.meaning for one in output.graded if one.reader.meaning is not None},
-            inside={one.head: one.inside for one in output.graded},
+            values_inside={one.head: one.values_inside for one in output.graded},
         )
 
     def add(self, other: BatchCounts) -> None:
@@ -90,11 +90,11 @@ class BatchCounts:
         self.ungraded = [*dict.fromkeys([*self.ungraded, *other.ungraded])][:_MOST_KEPT]
         self.unread = [*self.unread, *other.unread]
         self.meanings = other.meanings | self.meanings
-        self.inside = _add_inside(self.inside, other.inside)
+        self.values_inside = _add_values_inside(self.values_inside, other.values_inside)
         self.unrecorded = [*dict.fromkeys([*self.unrecorded, *other.unrecorded])][:_MOST_KEPT]
 
 
-def _add_inside(
+def _add_values_inside(
     one: Mapping[str | None, int | None], other: Mapping[str | None, int | None]
 ) -> dict[str | None, int | None]:
     """Return the sums; None where either is not in doubt."""
@@ -117,7 +117,7 @@ class RunExecutor(ABC):
         self.failed = plan.writer.run.failed
         self.total = self.done + len(plan.indices)
         self.outside = 0
-        self.inside: dict[str | None, int | None] = {}
+        self.values_inside: dict[str | None, int | None] = {}
         self.problems: list[str] = []
         self._unlabelled: str | None = None
         self._has_labels = False
@@ -171,7 +171,7 @@ class RunExecutor(ABC):
                 f"No label was found in the items ({self._unlabelled}): predictions are not graded. "
                 "Let the dataset return (input, target)."
             )
-        for head, count in self.inside.items():
+        for head, count in self.values_inside.items():
             if count is not None and is_enough(count):
                 self._warn_once(f"The output of the model {self._output_name(head)}: {DOUBT}")
         notes = [describe_unread(head, indices, why) for (head, why), indices in self.unread.items()]
@@ -208,7 +208,7 @@ class RunExecutor(ABC):
         self.done += counts.samples
         self.failed += counts.failed
         self.outside += counts.outside
-        self.inside = _add_inside(self.inside, counts.inside)
+        self.values_inside = _add_values_inside(self.values_inside, counts.values_inside)
         self.problems.extend(counts.problems)
         self._unlabelled = self._unlabelled or counts.unlabelled
         self._has_labels = self._has_labels or counts.has_labels

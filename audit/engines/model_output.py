@@ -69,7 +69,7 @@ class ModelOutput:
         return int(self.values.shape[1]) if self.values is not None else None
 
     @property
-    def inside(self) -> int | None:
+    def values_inside(self) -> int | None:
         """How many values may be probabilities though they are taken for logits; None where they are not in doubt."""
         return self.values.numel() if self.values is not None and self.reader.scale.is_open else None
 

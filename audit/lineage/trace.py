@@ -20,7 +20,7 @@ from audit.output_file import explain_write_errors
 from audit.plainjson import JsonObject
 from audit.records import Run, is_batch_stage
 from audit.sources.contact import allow_sources
-from audit.sources.files import printable
+from audit.sources.files import to_printable
 from audit.store.read.reader import Reader
 from audit.tables import (
     ActivationRow,
@@ -452,7 +452,7 @@ def _is_utf8(text: str) -> bool:
 def _find_source(reader: Reader, run: Run, source: str) -> tuple[int, str]:
     """Return index and source of the sample that is meant: by the recorded path, or by the end of it if exactly one sample matches."""
     # Recorded names are escaped, so the given name is escaped in the same way.
-    source = printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source
+    source = to_printable(os.fsencode(source)) if not source.isprintable() or not _is_utf8(source) else source
     exact = reader.sql(
         "SELECT DISTINCT index FROM samples WHERE run_id = ? AND source = ?", parameters=[run.run_id, source]
     ).fetchall()

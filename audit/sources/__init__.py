@@ -43,7 +43,7 @@ from audit.sources.base import (
     recognise_dataset,
 )
 from audit.sources.decode import pil_rgb_loader, sample_suffixes
-from audit.sources.files import missing_path, printable
+from audit.sources.files import missing_path, to_printable
 
 __all__ = [
     "SOURCES",
@@ -111,11 +111,11 @@ def open_dataset(
     if os.fsencode(os.path.splitext(text)[1].lower()) in sample_suffixes():
         folder = os.path.dirname(text) or "."
         raise DatasetError(
-            f"{printable(os.fsencode(text))} is a single sample, not a dataset.",
-            hint=f"Pass its folder ({printable(os.fsencode(folder))}), or a .csv file with a column path.",
+            f"{to_printable(os.fsencode(text))} is a single sample, not a dataset.",
+            hint=f"Pass its folder ({to_printable(os.fsencode(folder))}), or a .csv file with a column path.",
         )
     taken = "; ".join(candidate.description for candidate in SOURCES.values())
     raise DatasetError(
-        f"{printable(os.fsencode(text))} is not a known kind of dataset.",
+        f"{to_printable(os.fsencode(text))} is not a known kind of dataset.",
         hint=f"Pass one of: {taken}.",
     )

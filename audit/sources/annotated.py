@@ -18,7 +18,7 @@ import numpy as np
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
-from audit.sources.files import missing_path, printable, size_of
+from audit.sources.files import missing_path, size_of, to_printable
 
 Array = np.ndarray[Any, Any]
 
@@ -127,4 +127,4 @@ def parse_spec(spec: str, prefix: str, known: tuple[str, ...]) -> tuple[str, dic
 
 def shown_path(path: str) -> str:
     """Return a path as it can be printed."""
-    return printable(os.fsencode(path))
+    return to_printable(os.fsencode(path))

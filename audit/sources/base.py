@@ -19,7 +19,7 @@ from typing import Any, Protocol, SupportsIndex
 
 from audit.registry import Registry
 from audit.sources.decode import decode_sample
-from audit.sources.files import Names, printable, raw_of, read_file, size_of
+from audit.sources.files import Names, raw_of, read_file, size_of, to_printable
 from audit.split_names import is_split_name
 from audit.store.filesystem import local_path
 
@@ -91,7 +91,7 @@ class FileDataset:
         self.root = os.path.abspath(root)
         #: What paths begin with; made once, as each sample asks for it.
         self._folder = os.path.join(os.fsencode(self.root), b"")
-        self._has_plain_root = printable(os.fsencode(self.root)) == self.root
+        self._has_plain_root = to_printable(os.fsencode(self.root)) == self.root
         self.classes = classes
         self.transform = options.transform
         self.target_transform = options.target_transform
@@ -128,7 +128,7 @@ class FileDataset:
 
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""
-        return f"<{type(self).__name__} {printable(os.fsencode(self.root))}: {len(self)} samples{classes}>"
+        return f"<{type(self).__name__} {to_printable(os.fsencode(self.root))}: {len(self)} samples{classes}>"
 
     def source(self, index: SupportsIndex) -> Source:
         """Return the source of the sample."""
@@ -136,8 +136,8 @@ class FileDataset:
         name = self._names[at]
         if not name:
             return Source(f"dataset://{at}")
-        shown = printable(name)
-        return Source(shown, printable(os.fsencode(self.root)), raw_of(name, shown))
+        shown = to_printable(name)
+        return Source(shown, to_printable(os.fsencode(self.root)), raw_of(name, shown))
 
     def plain_name(self, index: int) -> str | None:
         """Return the name of a sample's file where that is stored as it is, and so is the folder's; else None."""

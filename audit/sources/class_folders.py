@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.files import Names, printable
+from audit.sources.files import Names, to_printable
 from audit.sources.flat_folder import empty_folder_error
 from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
 from audit.split_names import SPLIT_NAMES
@@ -59,17 +59,17 @@ def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDa
     if not names:
         raise empty_folder_error(spec, found)
     notes = [*found.notes(), *_notes(found, order, labels, texts)]
-    classes = [printable(top) for top in order]
+    classes = [to_printable(top) for top in order]
     return make(spec, names, options, labels=labels, classes=classes, texts=texts, notes=notes)
 
 
 def _notes(found: Scan, order: dict[bytes, int], labels: array[int], texts: bool) -> list[str]:
     notes = []
     filled = set(labels)
-    if empty := [printable(top) for top, label in order.items() if label not in filled]:
+    if empty := [to_printable(top) for top, label in order.items() if label not in filled]:
         notes.append(f"These class folders have no pictures, but count as classes: {', '.join(empty)}.")
     if len(order) == 1:
-        only = printable(next(iter(order)))
+        only = to_printable(next(iter(order)))
         notes.append(
             f"There is one class folder, {only}: every label is 0. If {only} is not a class, pass that folder as the dataset."
         )
@@ -89,11 +89,11 @@ def _refuse_splits(spec: str, found: Scan) -> None:
     splits = [name for name in SPLIT_NAMES for top in sorted(holding) if os.fsdecode(top).lower() == name]
     if not nested or not splits:
         return
-    tops = [printable(top) for top in sorted(holding)]
-    chosen = next(printable(top) for top in sorted(holding) if os.fsdecode(top).lower() == splits[0])
+    tops = [to_printable(top) for top in sorted(holding)]
+    chosen = next(to_printable(top) for top in sorted(holding) if os.fsdecode(top).lower() == splits[0])
     raise DatasetError(
-        f"The folder {printable(os.fsencode(spec))} contains splits instead of classes: {', '.join(tops)}.",
-        hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, chosen)))}?",
+        f"The folder {to_printable(os.fsencode(spec))} contains splits instead of classes: {', '.join(tops)}.",
+        hint=f"Did you mean {to_printable(os.fsencode(os.path.join(spec, chosen)))}?",
     )
 
 

@@ -22,7 +22,7 @@ from audit.errors import DatasetError
 _JOINER = "\u200d"  # inside composed emoji; invisible, and harmless between them
 
 
-def printable(name: bytes) -> str:
+def to_printable(name: bytes) -> str:
     """Return the name as text, with backslash escapes for unprintable characters and for the backslash itself."""
     text = name.decode("utf-8", "surrogateescape")
     if text.isascii() and text.isprintable() and "\\" not in text:
@@ -79,7 +79,7 @@ class Names(Sequence[bytes]):
 def missing_path(path: str) -> DatasetError:
     """Return the error for a dataset that is not there."""
     return DatasetError(
-        f"There is no file or folder {printable(os.fsencode(path))}.", hint=nearest_path(path)
+        f"There is no file or folder {to_printable(os.fsencode(path))}.", hint=nearest_path(path)
     ).as_usage()
 
 
@@ -96,16 +96,16 @@ def nearest_path(path: str, ending: str = "") -> str:
             if not name.startswith(".") and (name.endswith(ending) or os.path.isdir(os.path.join(parent, name)))
         )
     except OSError:
-        return f"{printable(os.fsencode(parent))} cannot be listed."
+        return f"{to_printable(os.fsencode(parent))} cannot be listed."
     wanted = os.path.basename(missing)
     lower = {name.lower(): name for name in reversed(names)}
     near = [lower[name] for name in difflib.get_close_matches(wanted.lower(), lower, n=3, cutoff=0.5)]
     if near:
         # Written as the user wrote it: from the working directory, if the path was.
         base = parent if os.path.isabs(path) else os.path.relpath(parent)
-        shown = ", ".join(printable(os.fsencode(os.path.normpath(os.path.join(base, name)))) for name in near)
+        shown = ", ".join(to_printable(os.fsencode(os.path.normpath(os.path.join(base, name)))) for name in near)
         return f"Did you mean {shown}?"
-    return f"The nearest folder that exists is {printable(os.fsencode(parent))}."
+    return f"The nearest folder that exists is {to_printable(os.fsencode(parent))}."
 
 
 _KINDS = (

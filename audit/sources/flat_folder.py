@@ -10,7 +10,7 @@ from collections import Counter
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
-from audit.sources.files import Names, printable
+from audit.sources.files import Names, to_printable
 from audit.sources.scan import Scan, kinds, scan
 
 description = "a folder of pictures, unlabelled"
@@ -36,7 +36,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
 
 def empty_folder_error(spec: str, found: Scan) -> DatasetError:
     """Return the error for a folder without samples, with a hint that depends on its content."""
-    shown = printable(os.fsencode(spec))
+    shown = to_printable(os.fsencode(spec))
     ignored: Counter[bytes] = found.ignored
     if not ignored:
         folders = len(found.directories) - 1
@@ -53,7 +53,7 @@ def empty_folder_error(spec: str, found: Scan) -> DatasetError:
         return DatasetError(message, hint=f"It looks like a saved Hugging Face dataset: did you mean hf:{shown}?")
     manifest = next((name for name in entries if name.lower().endswith(_MANIFESTS)), None)
     if manifest is not None:
-        return DatasetError(message, hint=f"Did you mean {printable(os.fsencode(os.path.join(spec, manifest)))}?")
+        return DatasetError(message, hint=f"Did you mean {to_printable(os.fsencode(os.path.join(spec, manifest)))}?")
     if any(os.fsdecode(ending).lower() in (".heic", ".heif") for ending in ignored):
         return DatasetError(message, hint="Pillow does not read HEIC by itself: convert the pictures to JPEG or PNG.")
     return DatasetError(message, hint="Pass a folder of pictures, or a .py file that builds the Dataset.")

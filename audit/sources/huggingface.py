@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from audit.errors import DatasetError, MissingExtra
 from audit.sources.base import FileDataset, Options, Source
-from audit.sources.files import nearest_path, printable, read_file
+from audit.sources.files import nearest_path, read_file, to_printable
 from audit.sources.manifest import LABEL_COLUMNS
 
 description = "hf:PATH, a Hugging Face dataset saved on disk"
@@ -148,4 +148,6 @@ def _labels(rows: Any) -> tuple[list[int] | None, list[str] | None]:
     if any(value is None for value in values):
         return None, None
     names = getattr(rows.features[column], "names", None)
-    return values, None if names is None else [printable(str(name).encode("utf-8", "surrogatepass")) for name in names]
+    return values, None if names is None else [
+        to_printable(str(name).encode("utf-8", "surrogatepass")) for name in names
+    ]

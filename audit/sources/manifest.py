@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options, TextDataset
-from audit.sources.files import Names, printable
+from audit.sources.files import Names, to_printable
 from audit.sources.tables import Table, read_table
 
 description = "a .csv, .tsv, .jsonl or .parquet manifest with a column of paths"
@@ -88,7 +88,7 @@ def _splits(table: Table) -> list[str | None] | None:
     column = table.find(SPLIT_COLUMNS)
     if column is None:
         return None
-    return [None if _is_empty(value) else printable(os.fsencode(str(value))) for value in table.columns[column]]
+    return [None if _is_empty(value) else to_printable(os.fsencode(str(value))) for value in table.columns[column]]
 
 
 def _labels(table: Table) -> tuple[list[int] | None, list[str] | None]:
@@ -165,7 +165,7 @@ def _to_integer(value: Any) -> int | None:
 def _class_name(table: Table, column: str, row: int) -> str:
     value = table.columns[column][row]
     if isinstance(value, str):
-        return printable(value.encode("utf-8", "surrogateescape"))
+        return to_printable(value.encode("utf-8", "surrogateescape"))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

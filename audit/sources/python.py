@@ -17,7 +17,7 @@ from typing import Any
 
 from audit.errors import DatasetError
 from audit.sources.base import Options
-from audit.sources.files import missing_path, printable
+from audit.sources.files import missing_path, to_printable
 from audit.usercode import explain_user_errors, import_named, load_module
 
 description = "a .py file or module:function that builds a Dataset"
@@ -56,7 +56,7 @@ def parts_of(spec: str) -> tuple[str | None, str | None]:
 
 def build(found: Any, spec: str, options: Options, **arguments: Any) -> Any:
     """Return the object itself if it is a Dataset, or else what it returns when called."""
-    shown = printable(os.fsencode(spec))
+    shown = to_printable(os.fsencode(spec))
     if is_dataset(found) and not inspect.isclass(found):
         return found
     if not callable(found):
@@ -92,8 +92,8 @@ def _find(module: ModuleType, name: str | None, spec: str) -> Any:
     place = spec.removesuffix(f":{name}")
     near = difflib.get_close_matches(name or "dataset", [*made, *own], n=1)
     error = DatasetError(
-        f"{printable(os.fsencode(place))} has no {name or 'dataset'!r}; it defines {listed}.",
-        hint=(f"Did you mean {printable(os.fsencode(place))}:{near[0]}? " if near else "")
+        f"{to_printable(os.fsencode(place))} has no {name or 'dataset'!r}; it defines {listed}.",
+        hint=(f"Did you mean {to_printable(os.fsencode(place))}:{near[0]}? " if near else "")
         + "Name the function that builds the Dataset `dataset`, or add :name.",
     )
     raise error.as_usage() if name else error

@@ -17,7 +17,7 @@ from audit.errors import DatasetError, StoreError, UsageError
 from audit.sources.base import FileDataset, Options
 from audit.sources.class_folders import arrange
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.files import Names, printable
+from audit.sources.files import Names, to_printable
 from audit.sources.scan import Directory, Scan, kinds, suffix_of
 from audit.store.bucket.filesystem import client_for
 from audit.store.bucket.location import ObjectLocation, is_remote, parse_location
@@ -82,7 +82,7 @@ class RemoteDataset(FileDataset):
 def read_object(root: str, name: bytes) -> bytes:
     """Return all bytes of one object below a location; raise OSError with audit's own text if that fails."""
     place = parse_location(root, "dataset")
-    shown = f"{place}/{printable(name)}"
+    shown = f"{place}/{to_printable(name)}"
     try:
         key = "/".join(part for part in (place.prefix, name.decode("utf-8")) if part)
         client = client_for(place, "dataset")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from audit.errors import DatasetError
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.files import printable
+from audit.sources.files import to_printable
 
 MOST_PATHS = 100
 """How many paths may lead to one directory; links between a few dozen directories can create an astronomical number of paths."""
@@ -62,7 +62,7 @@ class Scan:
     def notes(self) -> list[str]:
         """Return one sentence for each kind of entry that was left out."""
         notes = [
-            f"The link {printable(path)} points to a folder that contains it, and was not followed."
+            f"The link {to_printable(path)} points to a folder that contains it, and was not followed."
             for path in self.loops
         ]
         ignored = Counter(self.ignored)
@@ -146,7 +146,7 @@ def suffix_of(name: bytes) -> bytes:
 def kinds(counts: Counter[bytes]) -> str:
     """Return the commonest endings with their counts, for a sentence."""
     most = sorted(((count, suffix) for suffix, count in counts.items() if count), key=lambda pair: (-pair[0], pair[1]))
-    shown = [f"{printable(suffix) or 'no ending'} {count}" for count, suffix in most[:5]]
+    shown = [f"{to_printable(suffix) or 'no ending'} {count}" for count, suffix in most[:5]]
     return ", ".join([*shown, "…"] if len(most) > 5 else shown)
 
 
@@ -159,4 +159,4 @@ def _is_within(identity: Identity, chain: Chain | None) -> bool:
 
 
 def _printable_path(found: Scan, path: bytes) -> str:
-    return printable(os.path.join(found.root, path) if path else found.root)
+    return to_printable(os.path.join(found.root, path) if path else found.root)

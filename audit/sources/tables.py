@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from audit.errors import DatasetError
-from audit.sources.files import printable
+from audit.sources.files import to_printable
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Table:
 
 def read_table(path: str, wanted: Sequence[str]) -> Table:
     """Return the table in the file; from Parquet, only the wanted columns are read."""
-    shown = printable(os.fsencode(path))
+    shown = to_printable(os.fsencode(path))
     if path.lower().endswith(".parquet"):
         return _parquet(path, shown, wanted)
     try:

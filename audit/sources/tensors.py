@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 from audit.errors import DatasetError
 from audit.sources.base import Options, Source
-from audit.sources.files import printable
+from audit.sources.files import to_printable
 
 description = "a .pt or .npz file of tensors {x, y}"
 runs_no_code = True
@@ -33,7 +33,7 @@ def recognise(spec: str) -> bool:
 
 def open_source(spec: str, options: Options) -> TensorItems:
     """Return one sample for each entry of the first axis."""
-    shown = printable(os.fsencode(spec))
+    shown = to_printable(os.fsencode(spec))
     _check_size(spec)
     x, y, classes = _parts(_load_npz(spec, shown) if spec.lower().endswith(".npz") else _load_pt(spec, shown), shown)
     if not getattr(x, "ndim", 0) or (y is not None and len(y) != len(x)):

@@ -10,7 +10,7 @@ import os
 
 from audit.errors import DatasetError
 from audit.sources.base import Options, TextDataset
-from audit.sources.files import Names, printable, read_file
+from audit.sources.files import Names, read_file, to_printable
 
 description = "a .txt file with one text per line"
 runs_no_code = True
@@ -23,7 +23,7 @@ def recognise(spec: str) -> bool:
 
 def open_source(spec: str, options: Options) -> TextDataset:
     """Return one sample for each line."""
-    shown = printable(os.fsencode(spec))
+    shown = to_printable(os.fsencode(spec))
     try:
         data = read_file(os.fsencode(spec)).removeprefix(b"\xef\xbb\xbf")
     except OSError as error:

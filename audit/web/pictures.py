@@ -53,12 +53,12 @@ class Pictures:
         with self._lock:
             self._coming.update(dict.fromkeys(keys, future))
 
-        def done(_: object) -> None:
+        def forget_coming(_: object) -> None:
             with self._lock:
                 for key in keys:
                     self._coming.pop(key, None)
 
-        future.add_done_callback(done)
+        future.add_done_callback(forget_coming)
 
 
 def source_picture(trace: Trace) -> EncodedPicture | None:

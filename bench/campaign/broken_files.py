@@ -42,10 +42,10 @@ def run(trial: Trial) -> None:
     while trial.more():
         begun = time.monotonic()
         if trial.tried % 4:
-            _picture(trial, _broken(trial.chance.choice(pictures), trial.chance))
+            _picture(trial, _break(trial.chance.choice(pictures), trial.chance))
         else:
             name, data = trial.chance.choice(checkpoints)
-            _checkpoint(trial, trial.folder / f"broken{name}", _broken(data, trial.chance))
+            _checkpoint(trial, trial.folder / f"broken{name}", _break(data, trial.chance))
         if ran.exists():
             trial.fail(f"try {trial.tried}: a checkpoint executed code")
             ran.unlink()
@@ -111,7 +111,7 @@ def _checkpoints(folder: Path, ran: Path) -> list[tuple[str, bytes]]:
     return found
 
 
-def _broken(data: bytes, chance: random.Random) -> bytes:
+def _break(data: bytes, chance: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 8))):
         at = chance.randrange(len(changed)) if changed else 0

@@ -12,7 +12,7 @@ from audit.store.maintain.verify import verify
 from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
 from bench.campaign.children import Child
-from bench.campaign.stores import BATCH, missing, visits
+from bench.campaign.stores import BATCH, find_missing, visits
 from bench.campaign.trial import Trial
 
 GOAL = 500
@@ -90,6 +90,6 @@ def _find_loss(place: str, run_id: str, samples: int) -> str | None:
     try:
         with Reader(place) as reader:
             damage = verify(reader)
-            return f"verify: {damage[0]}" if damage else missing(reader, run_id, samples)
+            return f"verify: {damage[0]}" if damage else find_missing(reader, run_id, samples)
     except AuditError as error:
         return f"{type(error).__name__}: {error}"

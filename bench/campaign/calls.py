@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 #: Called before an operation with its name and its paths; may raise, or end the process.
-Before = Callable[[str, tuple[str, ...]], None]
+BeforeCall = Callable[[str, tuple[str, ...]], None]
 #: Called after an operation with its name, its paths, and what was written.
-After = Callable[[str, tuple[str, ...], bytes], None]
+AfterCall = Callable[[str, tuple[str, ...], bytes], None]
 
 _TWO_PATHS = ("link", "replace", "rename")
 _ONE_PATH = ("unlink", "mkdir", "rmdir")
@@ -23,7 +23,7 @@ def _do_nothing(*_: object) -> None:
 
 @contextmanager
 def watch_calls(
-    root: str, before: Before = _do_nothing, after: After = _do_nothing, *, reads: bool = False
+    root: str, before: BeforeCall = _do_nothing, after: AfterCall = _do_nothing, *, reads: bool = False
 ) -> Iterator[None]:
     """Watch the calls that change something below a folder, for the length of the block: `open` to write, write, fsync, link,
     replace, rename, unlink, mkdir, rmdir. With `reads` also `open` to read, listdir and flock, before they happen.

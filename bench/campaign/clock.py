@@ -9,7 +9,7 @@ from unittest.mock import patch
 from audit.store.read.reader import Reader
 from audit.store.write import writer as writer_module
 from audit.store.write.writer import RunWriter
-from bench.campaign.stores import BATCH, fresh, lost, visits
+from bench.campaign.stores import BATCH, find_loss, make_fresh, visits
 from bench.campaign.trial import Trial
 
 GOAL = 1_000
@@ -39,12 +39,12 @@ def run(trial: Trial) -> None:
 
 
 def _write_runs(trial: Trial) -> None:
-    place = fresh(trial.folder / "s")
+    place = make_fresh(trial.folder / "s")
     begun: list[str] = []
     while trial.more():
         if len(begun) == _RUNS:
             begun = []
-            fresh(place)
+            make_fresh(place)
         writer = RunWriter.create(str(place))
         begun.append(writer.run.run_id)
         for number in range(_COMMITS):
@@ -53,7 +53,7 @@ def _write_runs(trial: Trial) -> None:
             writer.flush()
         writer.finish("complete")
         trial.tried += 1
-        if (wrong := lost(place, {begun[-1]: _COMMITS * BATCH})) is not None:
+        if (wrong := find_loss(place, {begun[-1]: _COMMITS * BATCH})) is not None:
             trial.fail(f"run {trial.tried}: {wrong}")
         with Reader(str(place)) as reader:
             if [row.run_id for row in reader.runs()] != begun or reader.run("latest").run_id != begun[-1]:

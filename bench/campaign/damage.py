@@ -20,7 +20,7 @@ from audit.store.marker import MARKER
 from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
 from bench.campaign.children import Child
-from bench.campaign.stores import BATCH, fresh, read_indices, visits, write_run
+from bench.campaign.stores import BATCH, make_fresh, read_indices, visits, write_run
 from bench.campaign.trial import Trial
 
 GOAL = 20_000
@@ -34,7 +34,7 @@ Change = dict[Path, bytes | None]
 
 
 def run(trial: Trial) -> None:
-    place = fresh(trial.folder / "s")
+    place = make_fresh(trial.folder / "s")
     runs = [write_run(place, commits=2), _write_interrupted(place)]
     contents = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.suffix in (".json", ".parquet")}
     log = sorted(path for path in contents if path.parent.name == LOG_FOLDER)

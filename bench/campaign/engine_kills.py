@@ -22,7 +22,7 @@ from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
 from bench.campaign.calls import watch_calls
 from bench.campaign.children import Child, ask_child, command
-from bench.campaign.stores import fresh, read_indices
+from bench.campaign.stores import make_fresh, read_indices
 from bench.campaign.trial import Trial
 
 GOAL = 1_000
@@ -36,11 +36,11 @@ _RESUMED = 5
 
 def run(trial: Trial) -> None:
     import_engine()
-    place = fresh(trial.folder / "s")
+    place = make_fresh(trial.folder / "s")
     # How long a run takes when nobody kills it, by the number of workers; the machine may be busy.
     lasts = {workers: _time_of(place, workers) for workers in (0, 2)}
     while trial.more():
-        fresh(place)
+        make_fresh(place)
         workers = trial.chance.choice((0, 2))
         if trial.chance.random() < 0.5:
             at = trial.chance.randrange(_CALLS)
@@ -93,7 +93,7 @@ def record(place: Path, workers: int, *more: str) -> int:
 
 def _time_of(place: Path, workers: int) -> float:
     begun = time.monotonic()
-    code, _ = Child(lambda _: record(fresh(place), workers)).end()
+    code, _ = Child(lambda _: record(make_fresh(place), workers)).end()
     assert code == 0, f"audit run ended with {code}"
     return time.monotonic() - begun
 

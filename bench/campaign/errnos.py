@@ -12,7 +12,7 @@ from pathlib import Path
 from audit.errors import AuditError
 from audit.store.write.writer import RunWriter
 from bench.campaign.calls import watch_calls
-from bench.campaign.stores import BATCH, fresh, lost, visits, write_run
+from bench.campaign.stores import BATCH, find_loss, make_fresh, visits, write_run
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
 
@@ -52,12 +52,12 @@ class Fault:
 
 
 def run(trial: Trial) -> None:
-    template = fresh(trial.folder / "template")
+    template = make_fresh(trial.folder / "template")
     first = write_run(template, commits=2)
     place = trial.folder / "s"
     while trial.more():
         is_new = trial.chance.random() < 0.5
-        fresh(place, None if is_new else template)
+        make_fresh(place, None if is_new else template)
         expected = {} if is_new else {first: 2 * BATCH}
         what = trial.chance.choice(list(UPKEEP)) if not is_new and trial.chance.random() < 0.5 else "write"
         at = trial.chance.randrange(_CALLS if what == "write" else _UPKEEP_CALLS)
@@ -78,7 +78,7 @@ def run(trial: Trial) -> None:
         if what == REMOVE:
             expected.pop(first)
         if problem is None and os.path.exists(place / "audit.json"):
-            problem = lost(place, expected)
+            problem = find_loss(place, expected)
         if problem is not None:
             trial.fail(f"try {trial.tried}, {what}, {fault}: {problem}")
         trial.tried += bool(fault.met)

@@ -8,7 +8,7 @@ from pathlib import Path
 from audit.errors import AuditError
 from audit.store.write.writer import RunWriter
 from bench.campaign.mounts import mount_tmpfs
-from bench.campaign.stores import BATCH, lost, visits
+from bench.campaign.stores import BATCH, find_loss, visits
 from bench.campaign.trial import Trial
 
 GOAL = 500
@@ -44,5 +44,5 @@ def _fill(trial: Trial, place: Path) -> None:
             writer.abandon()
     trial.tried += 1
     trial.counts["commits"] += sum(expected.values()) // BATCH
-    if os.path.exists(place / "audit.json") and (wrong := lost(place, expected)) is not None:
+    if os.path.exists(place / "audit.json") and (wrong := find_loss(place, expected)) is not None:
         trial.fail(wrong)

@@ -16,7 +16,7 @@ from audit.store.read.reader import Reader
 from bench.campaign.children import Child, command
 from bench.campaign.engine_kills import import_engine, record
 from bench.campaign.mounts import mount_privately
-from bench.campaign.stores import fresh
+from bench.campaign.stores import make_fresh
 from bench.campaign.trial import Trial
 
 GOAL = 200
@@ -48,9 +48,9 @@ def run(trial: Trial) -> None:
         place = folder / "s"
         while trial.more() and not trial.counts["cannot mount here"]:
             if trial.chance.random() < 0.5:
-                _fill_shared(trial, fresh(place))
+                _fill_shared(trial, make_fresh(place))
             else:
-                _fill_temporary(trial, fresh(place, two), fresh(folder / "small"))
+                _fill_temporary(trial, make_fresh(place, two), make_fresh(folder / "small"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

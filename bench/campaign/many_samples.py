@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import audit
-from bench.campaign.stores import fresh
+from bench.campaign.stores import make_fresh
 from bench.campaign.trial import Trial
 
 GOAL = 100_000
@@ -34,7 +34,7 @@ class Numbers(Dataset[torch.Tensor]):
 
 
 def run(trial: Trial) -> None:
-    place, me = fresh(trial.folder / "s"), psutil.Process()
+    place, me = make_fresh(trial.folder / "s"), psutil.Process()
     before: dict[str, int] = {}
     after: dict[str, int] = {}
     with audit.record(place, name="many", capture="digest") as recording:

@@ -15,7 +15,7 @@ from audit.store.maintain.verify import verify
 from audit.store.read.reader import Reader
 from bench.campaign.children import Child, command
 from bench.campaign.engine_kills import import_engine
-from bench.campaign.stores import fresh, read_column
+from bench.campaign.stores import make_fresh, read_column
 from bench.campaign.trial import Trial
 
 GOAL = 100
@@ -46,7 +46,7 @@ def run(trial: Trial) -> None:
     import_engine()
     place = trial.folder / "s"
     while trial.more():
-        fresh(place)
+        make_fresh(place)
         file = trial.folder / f"greedy{trial.tried}.py"
         file.write_text(_PIPELINE.format(every=trial.chance.choice((5, 7, 11)), greed=_GREED))
         workers = trial.chance.choice((1, 2))

@@ -15,7 +15,7 @@ from pathlib import Path
 from audit.store.marker import MARKER
 from audit.store.write.writer import RunWriter
 from bench.campaign.calls import watch_calls
-from bench.campaign.stores import BATCH, fresh, lost, visits
+from bench.campaign.stores import BATCH, find_loss, make_fresh, visits
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, keep_up
 
@@ -120,13 +120,13 @@ class Life:
         latest = self.committed[-1][1]
         self.committed.append((len(self.events), {run: count for run, count in latest.items() if run != run_id}))
 
-    def expected(self, cut: int) -> dict[str, int]:
+    def expect_samples(self, cut: int) -> dict[str, int]:
         """Return what must be there after so many calls."""
         return next((samples for calls, samples in reversed(self.committed) if calls <= cut), {})
 
 
 def run(trial: Trial) -> None:
-    place = fresh(trial.folder / "s")
+    place = make_fresh(trial.folder / "s")
     life = Life()
     with watch_calls(str(place), after=lambda *event: life.events.append(event)):
         _write_and_remove(place, life)
@@ -137,11 +137,11 @@ def run(trial: Trial) -> None:
         disk = Disk(str(place))
         for event in life.events[:cut]:
             disk.apply(event)
-        disk.cut(fresh(after), trial.chance)
-        expected = life.expected(cut)
+        disk.cut(make_fresh(after), trial.chance)
+        expected = life.expect_samples(cut)
         trial.counts["with something committed"] += bool(expected)
         if expected or (after / MARKER).exists():
-            problem = lost(after, expected)
+            problem = find_loss(after, expected)
             if problem is not None:
                 trial.fail(f"try {trial.tried}, after call {cut} {life.events[cut - 1][:2]}: {problem}")
         trial.tried += 1

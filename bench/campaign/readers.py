@@ -12,7 +12,7 @@ from audit.errors import StoreDamaged, StoreError
 from audit.store.maintain.compact import compact, remove
 from audit.store.read.reader import Reader
 from audit.store.write.writer import RunWriter
-from bench.campaign.stores import BATCH, fresh, lost, visits
+from bench.campaign.stores import BATCH, find_loss, make_fresh, visits
 from bench.campaign.trial import Trial
 
 GOAL = 600
@@ -28,7 +28,7 @@ _QUERY = (
 
 
 def run(trial: Trial) -> None:
-    place = fresh(trial.folder / "s")
+    place = make_fresh(trial.folder / "s")
     first = RunWriter.create(str(place))
     first.finish("complete")
     pipes = []
@@ -72,7 +72,7 @@ def _write_and_merge(trial: Trial, place: Path) -> None:
         for row in reader.runs()[:-_KEPT]:
             remove(reader, row.run_id)
             trial.counts["removals"] += 1
-    if (wrong := lost(place, {writer.run.run_id: 12 * BATCH})) is not None:
+    if (wrong := find_loss(place, {writer.run.run_id: 12 * BATCH})) is not None:
         trial.fail(wrong)
 
 

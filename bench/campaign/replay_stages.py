@@ -387,7 +387,7 @@ def _generator_entries() -> list[tuple[str, Callable[[], Any]]]:
         ("module global", lambda: draws_from_global),
         ("default argument", lambda: with_default),
         ("closure", closure),
-        ("partial", lambda: functools.partial(_drawn_by, generator=random.Random())),
+        ("partial", lambda: functools.partial(_draw_by, generator=random.Random())),
         ("bound method", lambda: Holds(bits.default_rng(), lambda g: g.random()).__call__),
         ("nn.Module", lambda: nn.Sequential(nn.Dropout(0.3), nn.Identity())),
     ]
@@ -406,7 +406,7 @@ def _twins() -> list[Any]:
     return [np.random.Generator(bits), np.random.Generator(bits)]
 
 
-def _drawn_by(value: Any, generator: random.Random) -> Any:
+def _draw_by(value: Any, generator: random.Random) -> Any:
     return shift(value, generator.random())
 
 
@@ -428,7 +428,7 @@ def generator_entries() -> list[Entry]:
 # -- Albumentations ----------------------------------------------------------------------------------------------------
 
 
-class Albumented:
+class AlbumentationsStage:
     """An Albumentations pipeline as one stage."""
 
     def __init__(self, compose: Any) -> None:
@@ -460,13 +460,13 @@ def albumentations_entries() -> list[Entry]:
         for name in _ALBUMENTATIONS
         if hasattr(albumentations, name)
     ]
-    return [*found, Entry("A.OneOf/SomeOf/Sequential", lambda r: Albumented(albumented_compose()), (PIL,))]
+    return [*found, Entry("A.OneOf/SomeOf/Sequential", lambda r: AlbumentationsStage(albumented_compose()), (PIL,))]
 
 
-def _make_albumented(name: str, r: random.Random) -> Albumented:
+def _make_albumented(name: str, r: random.Random) -> AlbumentationsStage:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Albumented(albumentations.Compose([getattr(albumentations, name)(p=0.8)]))
+        return AlbumentationsStage(albumentations.Compose([getattr(albumentations, name)(p=0.8)]))
 
 
 def albumented_compose() -> Any:

@@ -82,7 +82,7 @@ def campaign(work: Path, seed: int, outputs: int, tally: Tally, only: int | None
     while tally.outputs < outputs:
         case = case_of(seed, number)
         try:
-            result = replayed(case, images, work)
+            result = replay_case(case, images, work)
             judge(case, result, tally)
         except Exception as error:
             tally.wrong.append(f"pipeline {number}: {type(error).__name__}: {error}")
@@ -94,7 +94,7 @@ def campaign(work: Path, seed: int, outputs: int, tally: Tally, only: int | None
         number += 1
 
 
-def replayed(case: Case, images: Path, work: Path) -> Replay:
+def replay_case(case: Case, images: Path, work: Path) -> Replay:
     """Record a case and replay it by objects that have never seen the recording."""
     store = work / f"store-{case.number}"
     warnings.simplefilter("ignore")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.store.read.reader import Reader
-from bench.campaign.stores import fresh, write_run
+from bench.campaign.stores import make_fresh, write_run
 from bench.campaign.trial import Trial
 
 GOAL = 1_000
@@ -113,9 +113,9 @@ _SETTINGS = (
 
 
 def run(trial: Trial) -> None:
-    place = fresh(trial.folder / "s")
+    place = make_fresh(trial.folder / "s")
     write_run(place)
-    outside = fresh(trial.folder / "outside")
+    outside = make_fresh(trial.folder / "outside")
     canary, stray = outside / "canary.txt", place / "runs" / "stray.parquet"
     canary.write_text(_SECRET)
     stray.write_bytes((next(place.rglob("samples/*.parquet"))).read_bytes())

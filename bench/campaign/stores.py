@@ -42,7 +42,7 @@ def write_run(place: Path, commits: int = 3) -> str:
     return writer.finish("complete").run_id
 
 
-def fresh(place: Path, template: Path | None = None) -> Path:
+def make_fresh(place: Path, template: Path | None = None) -> Path:
     """Return the folder, empty, or as a copy of another."""
     shutil.rmtree(place, ignore_errors=True)
     if template is not None:
@@ -52,7 +52,7 @@ def fresh(place: Path, template: Path | None = None) -> Path:
     return place
 
 
-def lost(place: Path, expected: Mapping[str, int], only: str | None = None) -> str | None:
+def find_loss(place: Path, expected: Mapping[str, int], only: str | None = None) -> str | None:
     """Return what is wrong with a store in which so many samples of each run were committed; None if nothing is.
 
     With `only`, the parts of that run alone are verified, and all manifests are read.
@@ -64,12 +64,12 @@ def lost(place: Path, expected: Mapping[str, int], only: str | None = None) -> s
                 return f"verify: {damage[0]}"
             if only is not None:
                 expected = {only: expected[only]} if only in expected else {}
-            return next(filter(None, (missing(reader, run, samples) for run, samples in expected.items())), None)
+            return next(filter(None, (find_missing(reader, run, samples) for run, samples in expected.items())), None)
     except AuditError as error:
         return f"{type(error).__name__}: {error}"
 
 
-def missing(reader: Reader, run_id: str, samples: int) -> str | None:
+def find_missing(reader: Reader, run_id: str, samples: int) -> str | None:
     """Return which of a run's samples and predictions are not there; None if all are."""
     if not samples:
         return None

@@ -15,7 +15,7 @@ from audit.errors import AuditError
 from audit.store.write.writer import RunWriter
 from bench.campaign.calls import watch_calls
 from bench.campaign.children import Child
-from bench.campaign.stores import BATCH, fresh, lost, visits, write_run
+from bench.campaign.stores import BATCH, find_loss, make_fresh, visits, write_run
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
 
@@ -30,7 +30,7 @@ _TRIES = 4
 
 
 def run(trial: Trial) -> None:
-    template = fresh(trial.folder / "template")
+    template = make_fresh(trial.folder / "template")
     first = write_run(template, commits=2)
     place, resumed = trial.folder / "s", ""
     expected: dict[str, int] = {}
@@ -38,7 +38,7 @@ def run(trial: Trial) -> None:
         if trial.tried % _TRIES == 0:
             # One store in two is begun by the process that dies.
             is_new = trial.chance.random() < 0.5
-            fresh(place, None if is_new else template)
+            make_fresh(place, None if is_new else template)
             expected, resumed = ({} if is_new else {first: 2 * BATCH}), ""
         touched: str | None = first
         what = trial.chance.choice(list(UPKEEP)) if first in expected and trial.chance.random() < 0.4 else ""
@@ -56,7 +56,7 @@ def run(trial: Trial) -> None:
         if not os.path.exists(place / "audit.json"):
             trial.counts["killed before there was a store"] += 1
         # The whole store is verified after the last of its tries.
-        elif (wrong := lost(place, expected, None if trial.tried % _TRIES == _TRIES - 1 else touched)) is not None:
+        elif (wrong := find_loss(place, expected, None if trial.tried % _TRIES == _TRIES - 1 else touched)) is not None:
             trial.fail(f"try {trial.tried}, {what or 'write'}: {wrong}")
         trial.tried += 1
 

@@ -19,7 +19,7 @@ from PIL import Image
 from audit.errors import DatasetError, UsageError
 from audit.sources import FileDataset, dataset_digest, open_dataset
 from audit.sources.decode import sample_suffixes
-from audit.sources.files import Names, printable, raw_of
+from audit.sources.files import Names, raw_of, to_printable
 from audit.sources.scan import scan
 
 
@@ -310,7 +310,7 @@ def test_the_scan_finds_what_a_walk_finds_each_once(paths: list[tuple[str, ...]]
 
 @given(st.lists(st.binary(max_size=12), min_size=2, max_size=8, unique=True))
 def test_printable_names_are_distinct_valid_text_and_never_lose_the_name(names: list[bytes]) -> None:
-    shown = [printable(name) for name in names]
+    shown = [to_printable(name) for name in names]
     assert len(set(shown)) == len(names)
     for name, text in zip(names, shown, strict=True):
         assert "\n" not in text

@@ -14,7 +14,7 @@ from bench.campaign.__main__ import MEMBERS
 from bench.campaign.calls import watch_calls
 from bench.campaign.errnos import Fault
 from bench.campaign.planted import PLANTED, finds_fault
-from bench.campaign.stores import BATCH, fresh, lost, write_run
+from bench.campaign.stores import BATCH, find_loss, make_fresh, write_run
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
 
@@ -51,11 +51,11 @@ def test_a_fault_planted_in_processes_is_found(folder_on_disk: Path, member: str
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT], ids=errno.errorcode.get)
 @pytest.mark.parametrize("what", UPKEEP)
 def test_every_call_of_an_upkeep_may_fail(tmp_path: Path, what: str, code: int) -> None:
-    run_id = write_run(fresh(tmp_path / "template"), commits=2)
+    run_id = write_run(make_fresh(tmp_path / "template"), commits=2)
     place, said = tmp_path / "s", []
     for at in range(60):
         fault = Fault(code, at, lasts=False)
-        with watch_calls(str(fresh(place, tmp_path / "template")), fault, reads=True):
+        with watch_calls(str(make_fresh(place, tmp_path / "template")), fault, reads=True):
             try:
                 keep_up(what, place, run_id)
             except AuditError as error:
@@ -63,12 +63,12 @@ def test_every_call_of_an_upkeep_may_fail(tmp_path: Path, what: str, code: int) 
         if not fault.met:
             assert all(message.endswith(".") for message in said)
             return
-        assert lost(place, {} if what == REMOVE else {run_id: 2 * BATCH}) is None
+        assert find_loss(place, {} if what == REMOVE else {run_id: 2 * BATCH}) is None
     pytest.fail("it makes more than 60 calls")
 
 
 def test_calls_that_read_are_watched(tmp_path: Path) -> None:
-    write_run(fresh(tmp_path / "s"), commits=1)
+    write_run(make_fresh(tmp_path / "s"), commits=1)
     names: set[str] = set()
     with (
         watch_calls(str(tmp_path / "s"), lambda name, _: names.add(name), reads=True),

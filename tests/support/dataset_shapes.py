@@ -21,7 +21,7 @@ from torchvision import transforms
 from torchvision.transforms import functional, v2
 
 COUNT = 8
-Found = list[tuple[str, str]]
+FoundStages = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Shape:
 
     name: str
     build: Callable[[], Any]
-    stages: Found
+    stages: FoundStages
     #: A call by which the dataset's own code changes the value, where no stage can be seen.
     unseen: str | None = None
 
@@ -407,7 +407,7 @@ def pictures_of(batch: dict[str, Any]) -> dict[str, Any]:
 _STANDARD = [("1", "RandomCrop"), ("2", "RandomHorizontalFlip"), ("3", "ToTensor")]
 
 
-def _at(prefix: str, stages: Found = _STANDARD) -> Found:
+def _at(prefix: str, stages: FoundStages = _STANDARD) -> FoundStages:
     return [(f"{prefix}.{path}", name) for path, name in stages]
 
 

@@ -90,7 +90,7 @@ class Recorder:
         return record_locally(RunRequest(dataset=str(dataset), pipeline=str(pipeline), store=self.store, **options))
 
 
-def hexed(*words: object) -> str:
+def make_digest(*words: object) -> str:
     """A digest of anything."""
     return hashlib.md5(repr(words).encode()).hexdigest()
 

@@ -185,7 +185,7 @@ class Case:
         generator = torch.Generator().manual_seed(self.seed + 1)
         chosen: dict[str, Any] = {"batch_size": self.batch_size, "drop_last": self.drop_last}
         if self.dataset != "stream":
-            chosen |= self._sampling(dataset, generator)
+            chosen |= self._loader_options(dataset, generator)
         elif self.sampler == "none":
             chosen = {"batch_size": None}
         if self.collate and chosen.get("batch_size") is not None:
@@ -197,7 +197,7 @@ class Case:
         loader = DataLoader(dataset, num_workers=self.workers, pin_memory=self.pin_memory, **chosen)
         return loader, generator
 
-    def _sampling(self, dataset: Any, generator: torch.Generator) -> dict[str, Any]:
+    def _loader_options(self, dataset: Any, generator: torch.Generator) -> dict[str, Any]:
         common = {"batch_size": self.batch_size, "drop_last": self.drop_last}
         if self.sampler == "shuffle":
             return common | {"shuffle": True}

@@ -38,7 +38,7 @@ def run_session(command: str, folder: Path) -> tuple[str, int]:
     return done.stdout + done.stderr, done.returncode
 
 
-def masked(text: str, folder: Path) -> str:
+def mask_session(text: str, folder: Path) -> str:
     """Return a session's text without what differs each time: run ids, seconds, sizes, the folder, trailing spaces."""
     text = re.sub(r"\d{8}-\d{6}-[0-9a-f]{6}", "RUN", text.replace(f"{folder}/", ""))
     text = re.sub(r"about [\d.]+ [KMG]iB", "SIZE", text)

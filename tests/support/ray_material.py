@@ -107,7 +107,7 @@ def rows_of(store: Path | str, run: str) -> dict[str, list[Any]]:
         }
 
 
-def unlisted(store: Path | str, run_id: str) -> list[str]:
+def find_unlisted(store: Path | str, run_id: str) -> list[str]:
     """Parts of a run that its manifest does not list."""
     with audit.open(store) as opened:
         listed = {part.file for part in opened.reader.manifest(run_id).parts}
@@ -173,7 +173,7 @@ def ray_processes(session: str) -> list[int]:
     return found
 
 
-def gone(session: str, seconds: float = 60) -> bool:
+def has_ended(session: str, seconds: float = 60) -> bool:
     """Whether every process of a session ends in time."""
     deadline = time.monotonic() + seconds
     while ray_processes(session):

@@ -84,4 +84,4 @@ class Questions:
         return str(self._reader.runs()[-1].status)
 
 
-Recorded = Callable[..., Questions]
+RecordLoop = Callable[..., Questions]

@@ -17,7 +17,7 @@ def flow(path: Path) -> None:
     path.write_bytes(b"PIEH" + size + np.ones((8, 10, 2), dtype="<f4").tobytes())
 
 
-def portable(path: Path, channels: int = 1) -> None:
+def write_portable(path: Path, channels: int = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = b"Pf" if channels == 1 else b"PF"
     path.write_bytes(kind + b"\n10 8\n-1.0\n" + np.ones((8, 10, channels), dtype="<f4").tobytes())
@@ -44,7 +44,9 @@ def things(root: Path) -> Any:
     pictures(base / "frames_cleanpass" / "TRAIN" / "A" / "0" / "left", ["0.png", "1.png"])
     for direction in ("into_future", "into_past"):
         for number in (0, 1):
-            portable(base / "optical_flow" / "TRAIN" / "A" / "0" / direction / "left" / f"{number}.pfm", channels=3)
+            write_portable(
+                base / "optical_flow" / "TRAIN" / "A" / "0" / direction / "left" / f"{number}.pfm", channels=3
+            )
     return datasets.FlyingThings3D(str(root))
 
 
@@ -64,7 +66,7 @@ def stereo(kind: Any, base: str, files: list[str], *args: Any) -> Callable[[Path
             for number, name in enumerate(files):
                 path = root / base / name.format(scene)
                 if path.suffix == ".pfm":
-                    portable(path)
+                    write_portable(path)
                 else:
                     is_map = any(part in name for part in ("disp", "mask", "occlusions", "outofframe", "depth"))
                     is_map = is_map and "disparities" not in name

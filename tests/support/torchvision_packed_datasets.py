@@ -18,7 +18,7 @@ from torchvision_datasets import COUNT, TF, Case, idx, pictures, text
 NAMES = ["0.jpg", "1.jpg"]
 
 
-def unchecked(kind: Any, *args: Any, **options: Any) -> Any:
+def build_unchecked(kind: Any, *args: Any, **options: Any) -> Any:
     """Build a class without comparing the checksums of the files, which are those of the real ones."""
     home = "torchvision.datasets.utils" if kind is datasets.USPS else kind.__module__
     with patch(f"{home}.check_integrity", lambda *_, **__: True):
@@ -61,12 +61,12 @@ def usps(root: Path) -> Any:
     )
     root.mkdir(parents=True)
     (root / "usps.bz2").write_bytes(bz2.compress(lines.encode()))
-    return unchecked(datasets.USPS, str(root), transform=TF)
+    return build_unchecked(datasets.USPS, str(root), transform=TF)
 
 
 def svhn(root: Path) -> Any:
     matrix(root / "train_32x32.mat", X=pixels(32, 32, 3, COUNT), y=np.array([[1], [2]]))
-    return unchecked(datasets.SVHN, str(root), transform=TF)
+    return build_unchecked(datasets.SVHN, str(root), transform=TF)
 
 
 def stl(root: Path) -> Any:
@@ -75,7 +75,7 @@ def stl(root: Path) -> Any:
     (base / "train_X.bin").write_bytes(pixels(COUNT, 3, 96, 96).tobytes())
     (base / "train_y.bin").write_bytes(bytes([1, 2]))
     text(base / "class_names.txt", "a\nb\n")
-    return unchecked(datasets.STL10, str(root), transform=TF)
+    return build_unchecked(datasets.STL10, str(root), transform=TF)
 
 
 def cifar(kind: Any) -> Callable[[Path], Any]:
@@ -86,7 +86,7 @@ def cifar(kind: Any) -> Callable[[Path], Any]:
         for name, _ in kind.test_list:
             (base / name).write_bytes(pickle.dumps({"data": pixels(COUNT, 3072), key: [0, 1]}))
         (base / kind.meta["filename"]).write_bytes(pickle.dumps({kind.meta["key"]: ["a", "b"]}))
-        return unchecked(kind, str(root), train=False, transform=TF)
+        return build_unchecked(kind, str(root), train=False, transform=TF)
 
     return build
 
@@ -95,14 +95,14 @@ def semeion(root: Path) -> Any:
     rows = np.concatenate([np.tile([0.0, 1.0], (COUNT, 128)), np.eye(10)[:COUNT]], axis=1)
     root.mkdir(parents=True)
     np.savetxt(root / "semeion.data", rows)
-    return unchecked(datasets.SEMEION, str(root), transform=TF, download=False)
+    return build_unchecked(datasets.SEMEION, str(root), transform=TF, download=False)
 
 
 def sbu(root: Path) -> Any:
     pictures(root / "dataset", NAMES)
     text(root / "dataset" / "SBU_captioned_photo_dataset_urls.txt", "http://a/0.jpg\nhttp://a/1.jpg\n")
     text(root / "dataset" / "SBU_captioned_photo_dataset_captions.txt", "one\ntwo\n")
-    return unchecked(datasets.SBU, str(root), transform=TF, download=False)
+    return build_unchecked(datasets.SBU, str(root), transform=TF, download=False)
 
 
 def lfw(kind: Any) -> Callable[[Path], Any]:
@@ -114,7 +114,7 @@ def lfw(kind: Any) -> Callable[[Path], Any]:
         text(base / "lfw-names.txt", "Ann 2\nBob 2\n")
         text(base / "peopleDevTrain.txt", "2\nAnn\t1\nBob\t1\n")
         text(base / "pairsDevTrain.txt", "1\nAnn\t1\t2\nBob\t1\tAnn\t1\n")
-        return unchecked(kind, str(root), split="train", transform=TF)
+        return build_unchecked(kind, str(root), split="train", transform=TF)
 
     return build
 
@@ -126,10 +126,10 @@ def celeba(root: Path) -> Any:
     text(base / "identity_CelebA.txt", "0.jpg 1\n1.jpg 2\n")
     for name in ("list_bbox_celeba.txt", "list_landmarks_align_celeba.txt", "list_attr_celeba.txt"):
         text(base / name, "2\nx y\n0.jpg 1 -1\n1.jpg 1 1\n")
-    return unchecked(datasets.CelebA, str(root), transform=TF)
+    return build_unchecked(datasets.CelebA, str(root), transform=TF)
 
 
-def wider(root: Path) -> Any:
+def wider_face(root: Path) -> Any:
     base = root / "widerface"
     pictures(base / "WIDER_train" / "images", NAMES)
     for folder in ("WIDER_val", "WIDER_test", "wider_face_split"):
@@ -156,7 +156,7 @@ def places(root: Path) -> Any:
     pictures(root / "data_large_standard", NAMES)
     text(root / "categories_places365.txt", "/a 0\n/b 1\n")
     text(root / "places365_train_standard.txt", "/0.jpg 0\n/1.jpg 1\n")
-    return unchecked(datasets.Places365, str(root), transform=TF)
+    return build_unchecked(datasets.Places365, str(root), transform=TF)
 
 
 def inaturalist(root: Path) -> Any:
@@ -167,7 +167,7 @@ def inaturalist(root: Path) -> Any:
 def imagenet(root: Path) -> Any:
     pictures(root / "train", ["n01/0.JPEG", "n02/1.JPEG"])
     torch.save(({"n01": ("a",), "n02": ("b",)}, ["n01", "n02"]), root / "meta.bin")
-    return unchecked(datasets.ImageNet, str(root), transform=TF)
+    return build_unchecked(datasets.ImageNet, str(root), transform=TF)
 
 
 def imagenette(root: Path) -> Any:
@@ -177,7 +177,7 @@ def imagenette(root: Path) -> Any:
 
 def omniglot(root: Path) -> Any:
     pictures(root / "omniglot-py" / "images_background" / "Latin" / "character01", ["0.png", "1.png"])
-    return unchecked(datasets.Omniglot, str(root), transform=TF)
+    return build_unchecked(datasets.Omniglot, str(root), transform=TF)
 
 
 def flowers(root: Path) -> Any:
@@ -185,7 +185,7 @@ def flowers(root: Path) -> Any:
     pictures(base / "jpg", ["image_00001.jpg", "image_00002.jpg"])
     matrix(base / "setid.mat", trnid=[1, 2], valid=[1, 2], tstid=[1, 2])
     matrix(base / "imagelabels.mat", labels=[1, 2])
-    return unchecked(datasets.Flowers102, str(root), transform=TF)
+    return build_unchecked(datasets.Flowers102, str(root), transform=TF)
 
 
 def cars(root: Path) -> Any:
@@ -200,10 +200,10 @@ def cars(root: Path) -> Any:
 def fer(root: Path) -> Any:
     faces = "".join(f'{n},"{" ".join(["7"] * 2304)}"\n' for n in range(COUNT))
     text(root / "fer2013" / "train.csv", "emotion,pixels\n" + faces)
-    return unchecked(datasets.FER2013, str(root), transform=TF)
+    return build_unchecked(datasets.FER2013, str(root), transform=TF)
 
 
-def moving(root: Path) -> Any:
+def moving_mnist(root: Path) -> Any:
     (root / "MovingMNIST").mkdir(parents=True)
     np.save(root / "MovingMNIST" / "mnist_test_seq.npy", pixels(20, COUNT, 8, 8))
     return datasets.MovingMNIST(str(root), transform=torch.nn.Flatten())
@@ -263,7 +263,7 @@ PACKED = [
     Case("CIFAR100", cifar(datasets.CIFAR100)),
     Case("SEMEION", semeion),
     Case("FER2013", fer),
-    Case("MovingMNIST", moving, stages=("Flatten",)),
+    Case("MovingMNIST", moving_mnist, stages=("Flatten",)),
     Case("PhotoTour", photo_tour, stages=("Flatten",)),
     Case("PCAM", pcam, tuple(f"camelyonpatch_level_2_split_train_{name}.h5" for name in "xy")),
     Case("LSUN", lsun, reported="dbs[0].env (Environment) stays open"),
@@ -272,7 +272,7 @@ PACKED = [
     Case("LFWPeople", lfw(datasets.LFWPeople), ("Ann_0001.jpg",)),
     Case("LFWPairs", lfw(datasets.LFWPairs), ("Ann_0001.jpg", "Ann_0002.jpg"), ("ToTensor", "ToTensor")),
     Case("CelebA", celeba, ("img_align_celeba/0.jpg",)),
-    Case("WIDERFace", wider, ("images/0.jpg",)),
+    Case("WIDERFace", wider_face, ("images/0.jpg",)),
     Case("Flickr30k", flickr, ("0.jpg",)),
     Case("Flickr8k", flickr_page, ("a_0.jpg",)),
     Case("Places365", places, ("0.jpg",)),

@@ -15,7 +15,7 @@ from webstores import ROOT
 
 
 @contextmanager
-def served(place: Path, *options: str) -> Iterator[str]:
+def serve_store(place: Path, *options: str) -> Iterator[str]:
     """`serve` in a process of its own; gives its address, and ends it."""
     keywords = ", ".join(("port=0", *options))
     # The processes that it starts, for queries and for replays, need not load their libraries again.

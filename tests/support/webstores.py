@@ -158,7 +158,7 @@ def write_samples(
     writer.append({name: rows(name, many) for name, many in tables.items() if many})
 
 
-def training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
+def record_training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
     """A run whose model learns most samples, forgets some and never learns a few; one step has a spike."""
     rng = np.random.default_rng(7)
     writer = begin(place, "training", classes=["cat", "dog"], dataset="synthetic", arch="tiny")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from photo_store import record_photos
 from warm_programs import warm_python
-from web_server import served
-from webstores import ROOT, begin, record_digits, training
+from web_server import serve_store
+from webstores import ROOT, begin, record_digits, record_training
 
 #: Files that look at the processes of an app themselves.
 COLD = ("test_warm_process", "test_web_sandbox")
@@ -48,7 +48,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"name": "nearest", "pipeline": str(other)},
     )
     shutil.copy(next(iter((ROOT / "fixtures" / "digits" / "test" / "1").iterdir())), sorted(edited.iterdir())[1])
-    training(place)
+    record_training(place)
     return place
 
 
@@ -61,7 +61,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def gallery_site(photos: Path) -> Iterator[str]:
     """The address of the served photographs; its pages may write."""
-    with served(photos, "write=True") as address:
+    with serve_store(photos, "write=True") as address:
         yield address
 
 
@@ -78,7 +78,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def site(digits: Path) -> Iterator[str]:
     """The address of the served digits."""
-    with served(digits) as address:
+    with serve_store(digits) as address:
         yield address
 
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from web_server import served
+from web_server import serve_store
 from webstores import begin, write_samples
 
 pytestmark = pytest.mark.browser
@@ -58,7 +58,7 @@ def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     write_samples(writer, samples)
     writer.finish("complete")
-    with served(place) as address:
+    with serve_store(place) as address:
         yield address
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from starlette.testclient import TestClient
-from web_server import served
+from web_server import serve_store
 from webstores import begin, jpeg, write_samples
 
 from audit.api import Store
@@ -60,7 +60,7 @@ def test_rename_and_tag_a_run(page: Any, tmp_path: Path) -> None:
     writer = begin(place, "first name")
     write_samples(writer, [{"label": 0, "predicted": 1}])
     run = writer.finish("complete").run_id
-    with served(place, "write=True") as address:
+    with serve_store(place, "write=True") as address:
         page.goto(f"{address}run/{run}")
         page.get_by_text("Rename or tag this run").click()
         page.get_by_label("name").fill("second name")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from web_server import served
+from web_server import serve_store
 from webstores import begin, rows, visit, write_samples
 
 from audit.lineage.queries.curves import class_curve
@@ -90,7 +90,7 @@ def test_areas_equal_those_of_scikit_learn(place: Path) -> None:
 
 @pytest.mark.browser
 def test_curves_checks_boxes_and_masks_by_clicking(page: Any, place: Path) -> None:
-    with served(place) as site:
+    with serve_store(place) as site:
         page.goto(f"{site}run/scores")
         page.locator("#curves").scroll_into_view_if_needed()
         page.locator("#plot-pr canvas").wait_for()

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from web_server import served
-from webstores import begin, training, write_samples
+from web_server import serve_store
+from webstores import begin, record_training, write_samples
 
 from audit.store.maintain.embeddings import write_embeddings
 from audit.store.read.reader import Reader
@@ -28,8 +28,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     samples = [{"label": n % 40, "predicted": (n % 40 + n // 80) % 40, "preview": None} for n in range(120)]
     write_samples(writer, samples)
     writer.finish("complete")
-    training(place, samples=20, epochs=2)
-    with served(place) as address:
+    record_training(place, samples=20, epochs=2)
+    with serve_store(place) as address:
         yield address
 
 
@@ -108,7 +108,7 @@ def test_samples_in_view_of_the_map(page: Any, tmp_path: Path) -> None:
     at = np.array([[n % 3, n // 3] for n in range(9)], np.float32)
     with Reader(str(place)) as reader:
         write_embeddings(reader, run, "logits", "pca", keys, at, at)
-    with served(place) as address:
+    with serve_store(place) as address:
         page.goto(f"{address}run/{run}/map")
         page.locator("#map[data-ready='9']").wait_for()
         page.locator("#map").focus()

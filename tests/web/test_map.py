@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from web_server import served
+from web_server import serve_store
 from webstores import begin
 
 from audit.api import Store
@@ -138,7 +138,7 @@ def test_a_hundred_thousand_points_are_fluent(page: Any, tmp_path: Path) -> None
     with Reader(str(place)) as reader:
         vectors = np.random.default_rng(3).normal(size=(count, 4)).astype(np.float32)
         write_embeddings(reader, run, "logits", "pca", keys, vectors[:, :2], vectors)
-    with served(place) as address:
+    with serve_store(place) as address:
         page.goto(f"{address}run/{run}/map")
         page.locator("#map[data-ready='100000']").wait_for()
         page.get_by_label("coloured by").select_option("split")

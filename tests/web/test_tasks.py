@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 from task_store import record_tasks
-from web_server import served
+from web_server import serve_store
 
 from audit.api import Store
 from audit.lineage.heat_maps import heat_maps
@@ -107,7 +107,7 @@ def test_heat_maps_are_the_recorded_values(tasks: Path, client: TestClient) -> N
 
 
 def test_boxes_lie_over_tiles_and_in_the_viewer(page: Any, tasks: Path) -> None:
-    with served(tasks) as address:
+    with serve_store(tasks) as address:
         page.goto(f"{address}run/detection/gallery?where=")
         page.get_by_text("2 wanted, 1 missed, 1 false").first.wait_for()
         over = page.locator(".tile .over").nth(1)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from web_server import served
+from web_server import serve_store
 
 from audit.api import Store
 from audit.report.html.exact_values import NotAPicture, pack, picture_values
@@ -83,7 +83,7 @@ def test_values_that_were_not_stored_are_recomputed_with_progress(page: Any, gal
 
 
 def test_where_pipelines_must_not_run_the_preview_is_shown_and_why(page: Any, photos: Path) -> None:
-    with served(photos, "replay=False") as address:
+    with serve_store(photos, "replay=False") as address:
         page.goto(f"{address}run/{runs(address)['nearest']}/trace/3")
         page.get_by_title("look at the exact values").nth(2).click()
         page.get_by_text("this server does not run pipelines").wait_for()

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
-from web_server import served
+from web_server import serve_store
 from webstores import begin, rows, write_samples
 
 from audit.web.app import build
@@ -183,7 +183,7 @@ def test_a_running_run_refreshes(page: Any, tmp_path: Path) -> None:
     writer = begin(place, "slow", classes=["a"])
     write_samples(writer, [{"label": 0, "predicted": 0, "label_name": "a"}])
     writer.flush()
-    with served(place) as address:
+    with serve_store(place) as address:
         page.goto(f"{address}run/{writer.run.run_id}")
         page.get_by_text("is still being recorded").wait_for()
         write_samples(writer, [{"index": n, "label": 0, "predicted": 0, "label_name": "a"} for n in range(1, 9)])
@@ -315,7 +315,7 @@ def test_no_name_becomes_markup(hostile: tuple[Path, str, str], hostile_client: 
 def test_nothing_injected_runs(page: Any, hostile: tuple[Path, str, str]) -> None:
     place, one, two = hostile
     assert len(_SEEDS) >= 60
-    with served(place) as address:
+    with serve_store(place) as address:
         paths = ["", f"run/{one}", f"run/{one}/gallery?where=", f"run/{one}/training", f"compare?a={one}&b={two}",
                  f"compare/stages?a={one}&b={two}&index_a=3&index_b=3", "sql?q=FROM+lineage", "sql?q=FROM+findings", "sql?q=FROM+runs"]  # fmt: skip
         slow = len(paths)  # these fetch panels after they have loaded

@@ -15,8 +15,8 @@ from typing import Any
 from audit.values import native as loops
 
 #: Whose opened files were noted before: `stop_noting_files` goes back to it.
-Before = tuple[list[str] | None, int]
-NOBODY: Before = (None, 0)
+StateBefore = tuple[list[str] | None, int]
+NOBODY: StateBefore = (None, 0)
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 
@@ -49,7 +49,7 @@ def note_opened_file(path: Any) -> None:
         _noted.append(os.fsdecode(path))
 
 
-def note_opened_files(noted: list[str]) -> Before:
+def note_opened_files(noted: list[str]) -> StateBefore:
     """Put the path of each file that this thread opens for reading into the list, until `stop_noting_files`."""
     global _noted, _thread
     before = NOBODY if _noted is None else (_noted, _thread)
@@ -70,7 +70,7 @@ def _install() -> None:
     _is_installed = True
 
 
-def stop_noting_files(before: Before) -> None:
+def stop_noting_files(before: StateBefore) -> None:
     """Undo `note_opened_files`, which returned `before`."""
     global _noted, _thread
     _noted, _thread = before

@@ -24,9 +24,9 @@ from audit.recorders.model.step import ModelStep
 #: At most this many layers are named for each call.
 _MOST_NAMED = 20
 #: Called with the model and its input before a call; returns the step, or None when the call is not to be recorded.
-Before = Callable[["RecordedModel", "torch.Tensor | None", list[Any]], ModelStep | None]
+BeforeCall = Callable[["RecordedModel", "torch.Tensor | None", list[Any]], ModelStep | None]
 #: Called with what the call returned.
-After = Callable[["RecordedModel", ModelStep, "torch.Tensor | None", Any], None]
+AfterCall = Callable[["RecordedModel", ModelStep, "torch.Tensor | None", Any], None]
 
 
 class RecordedModel:
@@ -38,8 +38,8 @@ class RecordedModel:
         name: str,
         reader: OutputReader,
         layers: LayerHooks | None,
-        before: Before,
-        after: After,
+        before: BeforeCall,
+        after: AfterCall,
         tracker: BatchTracker,
         heads: Sequence[GradedHead] = (),
     ) -> None:

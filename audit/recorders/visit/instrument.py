@@ -12,7 +12,7 @@ from audit import values
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.files.file_readers import Reader, observe_readers
-from audit.recorders.files.opened_files import NOBODY, Before, note_opened_files, stop_noting_files
+from audit.recorders.files.opened_files import NOBODY, StateBefore, note_opened_files, stop_noting_files
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_visit
 from audit.recorders.visit.file_load import path_loader
@@ -34,7 +34,7 @@ class InsertedStandIns(NamedTuple):
     #: Functions whose calls are observed, and functions that read files.
     functions: list[FunctionSlot]
     readers: list[Reader]
-    opened: Before
+    opened: StateBefore
 
 
 #: What a visit inserts whose stand-ins are in their slots already.
@@ -89,7 +89,7 @@ class Instrument:
         if StandingStandIns.is_possible(self._pairs, found):
             # Looks for functions of the user's own, and so before the stand-ins are there.
             self._find_calls()
-            # Before the calls: a function that reads a file is not a stage.
+            # StateBefore the calls: a function that reads a file is not a stage.
             self._readers = observe_readers()
             self._standing = StandingStandIns(self._pairs, found)
             self.changed = False
@@ -139,7 +139,7 @@ class Instrument:
             CURRENT.visit = visit
             return NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
-        # Before the calls: a function that reads a file is not a stage.
+        # StateBefore the calls: a function that reads a file is not a stage.
         readers = observe_readers()
         functions = self._observe_calls(visit)
         opened = note_opened_files(visit.opened)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ray_material import gone, ray_processes, short_folder, write_material
+from ray_material import has_ended, ray_processes, short_folder, write_material
 from warm_programs import warm_audit
 
 import audit
@@ -79,7 +79,7 @@ def test_ctrl_c_on_a_cluster_of_its_own(pictures: Callable[..., Path], tmp_path:
         assert b"audit run --resume" in errors
         assert errors.count(b"\n") == 1, errors.decode()
         assert json.loads(output)["status"] == "interrupted"
-        assert gone(token)
+        assert has_ended(token)
         assert list(home.iterdir()) == []
         assert list(temporary.iterdir()) == []
     # Its processes listen on this machine alone, tell nobody, and serve no dashboard.

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from page_blocks import link_fixtures, page_blocks
 from PIL import Image
 from places import REPOSITORY
-from ray_material import node_options, ray_nodes, rows_of, state_of, unlisted, write_material
+from ray_material import find_unlisted, node_options, ray_nodes, rows_of, state_of, write_material
 from warm_programs import warm_audit
 
 import audit
@@ -81,7 +81,7 @@ def test_rows_are_those_of_the_local_engine(nodes: Any, pictures: Callable[..., 
     assert (remote.status, remote.samples, remote.failed) == ("complete", 22, 1)
     assert (remote.graded, remote.wrong, remote.accuracy) == (local.graded, local.wrong, local.accuracy)
     assert rows_of(store, remote.run_id) == expected_chosen
-    assert unlisted(store, remote.run_id) == []
+    assert find_unlisted(store, remote.run_id) == []
     with audit.open(store) as opened:
         assert opened.verify() == []
         difference = opened.diff("local", "ray")
@@ -126,7 +126,7 @@ def test_a_node_is_killed_in_the_middle(nodes: Any, pictures: Callable[..., Path
     assert killed[0] < 60
     assert (remote.status, remote.samples) == ("complete", 60)
     assert rows_of(store, remote.run_id) == rows_of(store, local.run_id)
-    assert unlisted(store, remote.run_id) == []
+    assert find_unlisted(store, remote.run_id) == []
 
 
 def test_recorders_and_models_are_killed_while_they_work_in_a_bucket(
@@ -160,7 +160,7 @@ def test_recorders_and_models_are_killed_while_they_work_in_a_bucket(
     assert killed == ["recorder", "model"]
     assert (remote.status, remote.samples) == ("complete", 40)
     assert rows_of(store, remote.run_id) == rows_of(store, local.run_id)
-    assert unlisted(store, remote.run_id) == []
+    assert find_unlisted(store, remote.run_id) == []
     listed = client.list_objects_v2(Bucket=bucket, Prefix="lineage/")["Contents"]
     kept = [client.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in listed]
     logs = [path.read_bytes() for path in Path(nodes.head_node.get_logs_dir_path()).rglob("*") if path.is_file()]
@@ -218,7 +218,7 @@ def test_a_run_is_resumed_by_the_other_engine(
     begun = audit.run(images, engine=first, progress=interrupt_at(9), workers=0, **options)
     assert begun.status == "interrupted"
     assert 9 <= begun.samples < 31
-    assert unlisted(store, begun.run_id) == []
+    assert find_unlisted(store, begun.run_id) == []
     if then == "ray":
         resumed_by_command(store, begun.run_id, nodes.address)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from diff_material import hexed, write_run
+from diff_material import make_digest, write_run
 from torch.utils.data import DataLoader, TensorDataset
 
 import audit
@@ -27,7 +27,7 @@ def sample(**facts: Any) -> dict[str, Any]:
     source = facts.get("source", "1.png")
     plain = {
         "source": source,
-        "content": hexed(source),
+        "content": make_digest(source),
         "label": 0,
         "predicted": 0,
         "outputs": {0: "l", 1: "r", 2: "n"},
@@ -60,7 +60,7 @@ def cause(folder: Path, a: dict[str, Any], b: dict[str, Any], kind: str = "regre
 
 
 CHANGED = {"outputs": {0: "l", 1: "R", 2: "N"}}
-REPLACED = {"content": hexed("other"), "outputs": {0: "L", 1: "R", 2: "N"}}
+REPLACED = {"content": make_digest("other"), "outputs": {0: "L", 1: "R", 2: "N"}}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ REPLACED = {"content": hexed("other"), "outputs": {0: "L", 1: "R", 2: "N"}}
         ({"predicted": 1, **REPLACED}, {"stages_b": OTHER}, "undetermined"),
         ({"predicted": 1, **REPLACED}, {"model_b": "other"}, "undetermined"),
         # Other bytes that decode to the same value cannot have changed a prediction.
-        ({"predicted": 1, "content": hexed("png again"), **CHANGED}, {}, "pipeline"),
+        ({"predicted": 1, "content": make_digest("png again"), **CHANGED}, {}, "pipeline"),
         ({"label": 1}, {}, "labels"),
         ({"label": 1, "predicted": 0, **CHANGED}, {"model_b": "other"}, "labels"),
         ({"label": 1, "predicted": 2, **CHANGED}, {}, "both"),
@@ -163,7 +163,7 @@ def test_a_sample_that_fails_anew_is_a_regression(tmp_path: Path) -> None:
 
 
 def test_a_run_in_which_everything_fails_has_regressions(tmp_path: Path) -> None:
-    found = compared(tmp_path, [sample()], [failing("load", "OSError: truncated", content=hexed("cut"))])
+    found = compared(tmp_path, [sample()], [failing("load", "OSError: truncated", content=make_digest("cut"))])
     (row,) = found.flips.lists["regressions"]
     assert row["cause"] == "data"
     assert found.exceeded_limits(max_regressions=0)
@@ -212,9 +212,9 @@ def test_more_kinds_of_errors_than_anyone_reads_share_a_group(tmp_path: Path) ->
 def test_renamed_and_stored_again_are_called_what_they_are(tmp_path: Path) -> None:
     a = [sample(source="cat/1.png"), sample(source="cat/2.png"), sample(source="cat/3.png", outputs={0: "own"})]
     b = [
-        sample(source="old/1.png", content=hexed("cat/1.png")),
-        sample(source="cat/2.jpg", content=hexed("jpg"), outputs={0: "lossy", 1: "x", 2: "y"}),
-        sample(source="three.bmp", content=hexed("bmp"), outputs={0: "own"}),
+        sample(source="old/1.png", content=make_digest("cat/1.png")),
+        sample(source="cat/2.jpg", content=make_digest("jpg"), outputs={0: "lossy", 1: "x", 2: "y"}),
+        sample(source="three.bmp", content=make_digest("bmp"), outputs={0: "own"}),
     ]
     found = compared(tmp_path, a, b)
     assert (found.matched, found.counts["renamed"], found.counts["reencoded"]) == (3, 1, 2)

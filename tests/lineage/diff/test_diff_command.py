@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from diff_material import HEAD, hexed, pipeline_text, write_pictures, write_run
+from diff_material import HEAD, make_digest, pipeline_text, write_pictures, write_run
 
 from audit.cli.diff import diff as command
 from audit.cli.main import cli
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("command") / "store")
     sources = [HOSTILE, *(f"{n}.png" for n in range(1, 6))]
     rows: list[dict[str, Any]] = [
-        {"source": s, "content": hexed(s), "label": 0, "outputs": {0: s, 1: s, 2: s}} for s in sources
+        {"source": s, "content": make_digest(s), "label": 0, "outputs": {0: s, 1: s, 2: s}} for s in sources
     ]
     write_run(
         folder, [row | {"predicted": 0} for row in rows], STAGES, name="baseline", classes=["a", "b"], model_digest="m"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diff_material import hexed, write_run
+from diff_material import make_digest, write_run
 
 from audit.lineage.diff.diff import diff
 from audit.lineage.diff.matching import match_visits, side_of
@@ -23,7 +23,7 @@ def visits(second: bool) -> list[dict[str, Any]]:
     return [
         {
             "source": f"moved/{n}.png" if second and n % 9 == 0 else f"{n}.png",
-            "content": hexed(f"bytes {n}"),
+            "content": make_digest(f"bytes {n}"),
             "label": n % 3,
             "predicted": (n + 1) % 3 if second and n % 5 == 0 else n % 3,
             "confidence": 0.5,
@@ -38,7 +38,7 @@ STAGES = [
     for n, name in enumerate(["load", "Resize"])
 ]
 # A sample that is put first moves all others by one; the one of index 7 is put at the end.
-SHIFTED = [visits(second=True)[3] | {"source": "new.png", "content": hexed("new")}, *visits(second=True)]
+SHIFTED = [visits(second=True)[3] | {"source": "new.png", "content": make_digest("new")}, *visits(second=True)]
 SHIFTED.append(SHIFTED.pop(8))
 
 

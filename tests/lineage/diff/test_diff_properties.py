@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from diff_material import hexed, write_run
+from diff_material import make_digest, write_run
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def rows(depth: int) -> st.SearchStrategy[list[dict[str, Any]]]:
     row = st.fixed_dictionaries(
         {
             "source": st.sampled_from(["a.png", "b.png", "it's.png", "d|<e>\n.png", "ü.png"]),
-            "content": st.none() | st.sampled_from([hexed("x"), hexed("y"), hexed("z")]),
+            "content": st.none() | st.sampled_from([make_digest("x"), make_digest("y"), make_digest("z")]),
             "label": st.none() | st.integers(0, 2),
             "predicted": st.none() | st.integers(0, 2),
             "outputs": outputs(depth),
@@ -199,8 +199,10 @@ PIPELINES = st.permutations(["Resize", "Crop", "Normalize", "Pad"]).flatmap(
 @settings(max_examples=examples(6))
 @given(PIPELINES, PIPELINES, st.data())
 def test_the_first_divergent_stage_of_any_two_pipelines(a: list[str], b: list[str], data: st.DataObject) -> None:
-    ours = [{"source": f"{n}.png", "content": hexed(n), "outputs": data.draw(outputs(len(a)))} for n in range(10)]
-    theirs = [{"source": f"{n}.png", "content": hexed(n), "outputs": data.draw(outputs(len(b)))} for n in range(10)]
+    ours = [{"source": f"{n}.png", "content": make_digest(n), "outputs": data.draw(outputs(len(a)))} for n in range(10)]
+    theirs = [
+        {"source": f"{n}.png", "content": make_digest(n), "outputs": data.draw(outputs(len(b)))} for n in range(10)
+    ]
     with compared(ours, theirs, stages_a=a, stages_b=b) as (_, found, back):
         pairs = zip(ours, theirs, strict=True)
         expected = Counter(walk(found.steps, x["outputs"], y["outputs"]) for x, y in pairs)
@@ -213,8 +215,8 @@ def test_the_first_divergent_stage_of_any_two_pipelines(a: list[str], b: list[st
 @settings(max_examples=examples(3))
 @given(st.lists(st.sampled_from(["x", "y", "z", "w"]), min_size=1, max_size=8, unique=True))
 def test_renamed_files_are_found_by_content(contents: list[str]) -> None:
-    a = [{"source": f"old/{c}.png", "content": hexed(c), "label": 0} for c in contents]
-    b = [{"source": f"new/{c}.png", "content": hexed(c), "label": 0} for c in reversed(contents)]
+    a = [{"source": f"old/{c}.png", "content": make_digest(c), "label": 0} for c in contents]
+    b = [{"source": f"new/{c}.png", "content": make_digest(c), "label": 0} for c in reversed(contents)]
     with compared(a, b) as (_, found, _back):
         assert found.matched == found.counts["renamed"] == len(contents)
         for row in found.lists["renamed"]:

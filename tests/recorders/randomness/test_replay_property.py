@@ -42,7 +42,7 @@ def test_random_pipelines_come_out_bit_for_bit(number: int) -> None:
         sys.path.insert(0, folder)
         try:
             case = campaign_cases.case_of(2, number)
-            campaign.judge(case, campaign.replayed(case, images, Path(folder)), tally)
+            campaign.judge(case, campaign.replay_case(case, images, Path(folder)), tally)
         finally:
             sys.path.remove(folder)
     assert tally.wrong == []
