@@ -17,7 +17,7 @@ from audit.models.presets import ConvertRGB, expand_preset, flatten_preset, mask
 from audit.recorders.files.origin import class_names
 from audit.recorders.stages.discover import Chain, Pipeline, child_slots, find_pipeline
 from audit.sources import FileDataset, Options, dataset_digest, open_dataset
-from audit.sources.annotated import AnnotatedPictures
+from audit.sources.annotated_pictures import AnnotatedPictures
 from audit.sources.builder import file_of
 from audit.sources.files import nearest_path
 from audit.sources.huggingface import HuggingFaceItems

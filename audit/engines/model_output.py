@@ -13,7 +13,7 @@ from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import IGNORED_LABEL
 from audit.recorders.model.tasks.task_rows import TaskRows
-from audit.recorders.model.ungraded import describe_label_problem, describe_problems
+from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_problems
 
 #: So many samples are named in one sentence.
 _MOST_NAMED = 10

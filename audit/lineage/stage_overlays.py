@@ -20,7 +20,7 @@ from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.metrics.source_space import SourceSpace, output_size, own_stage_names, place_in_stages
 from audit.picture_formats import open_picture
 from audit.plainjson import JsonObject
-from audit.values.joint import as_picture, find_joint
+from audit.values.joint_value import as_picture, find_joint
 from audit.values.overlay import draw_overlay
 
 if TYPE_CHECKING:

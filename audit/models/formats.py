@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from audit.errors import ModelError, NeedsTrust, UsageError
-from audit.models import exported, function, huggingface, onnx, safetensors, state_dict, torchscript
+from audit.models import exported_program, function, huggingface, onnx, safetensors, state_dict, torchscript
 from audit.models.archives import check_archive
 from audit.models.files import members, require_file, unknown_format_error
 from audit.models.loaded_model import LoadedModel, LoadOptions
@@ -36,7 +36,7 @@ class Format(Protocol):
 FORMATS: Registry[Format] = Registry("model format", group="audit.models")
 FORMATS.add("function", function)
 FORMATS.add("huggingface", huggingface)
-FORMATS.add("exported", exported)
+FORMATS.add("exported", exported_program)
 FORMATS.add("torchscript", torchscript)
 FORMATS.add("onnx", onnx)
 FORMATS.add("safetensors", safetensors)

@@ -16,7 +16,7 @@ import numpy as np
 
 from audit.errors import DatasetError
 from audit.metrics.target_boxes import coco_keypoints
-from audit.sources.annotated import BoxedPictures, Objects, parse_spec, shown_path
+from audit.sources.annotated_pictures import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
 from audit.sources.files import Names
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from audit.errors import DatasetError
-from audit.sources.annotated import AnnotatedPictures, parse_spec, shown_path
+from audit.sources.annotated_pictures import AnnotatedPictures, parse_spec, shown_path
 from audit.sources.base import Options
 from audit.sources.decode import decode_sample
 from audit.sources.files import Names, read_file, size_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from audit.errors import DatasetError
-from audit.sources.annotated import BoxedPictures, Objects, parse_spec, shown_path
+from audit.sources.annotated_pictures import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
 from audit.sources.files import Names
 

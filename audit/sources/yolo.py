@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from audit.errors import DatasetError, MissingExtra
-from audit.sources.annotated import BoxedPictures, Objects, parse_spec, shown_path
+from audit.sources.annotated_pictures import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
 from audit.sources.files import Names, size_of
 from audit.sources.scan import scan

@@ -28,7 +28,7 @@ from audit.values.dispatch import (
 from audit.values.hashing import follow_recipe as following_digests
 from audit.values.hashing import version as digest_version
 from audit.values.image import ImageKind, pillow_names
-from audit.values.joint import describe_target
+from audit.values.joint_value import describe_target
 from audit.values.mapping import MappingKind
 from audit.values.number import NumberKind
 from audit.values.other import OtherKind

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from audit.values import attributes, composite, dispatch, joint, loaded_classes
+from audit.values import attributes, composite, dispatch, joint_value, loaded_classes
 from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 
 _DATACLASS = "dataclass "
@@ -55,10 +55,10 @@ class MappingKind(ValueKind):
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
         shape = (len(_items(value)),)
-        return composite.facts_of(self.name, shape, _mode(value), digest, size, joint.observe_picture(value))
+        return composite.facts_of(self.name, shape, _mode(value), digest, size, joint_value.observe_picture(value))
 
     def preview(self, value: Any) -> Preview | None:
-        return joint.preview(value) or excerpt(composite.outline(dict(_items(value))))
+        return joint_value.preview(value) or excerpt(composite.outline(dict(_items(value))))
 
     def encode(self, value: Any) -> EncodedValue:
         header = {"type": _mode(value)}

@@ -10,7 +10,7 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-from audit.values import attributes, composite, dispatch, joint
+from audit.values import attributes, composite, dispatch, joint_value
 from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, excerpt, unpack
 from audit.values.loaded_classes import find_class
 from audit.values.mapping import export_children
@@ -38,10 +38,12 @@ class SequenceKind(ValueKind):
 
     def observe(self, value: Any) -> Facts:
         digest, size = self.fingerprint(value)
-        return composite.facts_of(self.name, (len(value),), _mode(value), digest, size, joint.observe_picture(value))
+        return composite.facts_of(
+            self.name, (len(value),), _mode(value), digest, size, joint_value.observe_picture(value)
+        )
 
     def preview(self, value: Any) -> Preview | None:
-        return joint.preview(value) or excerpt(composite.outline(list(_children(value))))
+        return joint_value.preview(value) or excerpt(composite.outline(list(_children(value))))
 
     def encode(self, value: Any) -> EncodedValue:
         header: dict[str, Any] = {"type": _base(value), "mode": _mode(value)}

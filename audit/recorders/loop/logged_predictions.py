@@ -14,7 +14,7 @@ from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.predictions import prediction_columns
-from audit.recorders.model.ungraded import describe_label_problem, describe_problems
+from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_problems
 from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank

@@ -25,7 +25,7 @@ from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.step import ModelStep, Place
 from audit.recorders.model.tasks.task_grades import make_task_rows
 from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows
-from audit.recorders.model.ungraded import describe_label_problem, describe_problems
+from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_problems
 from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems

@@ -18,7 +18,7 @@ from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_v
 from audit.recorders.visit.file_load import path_loader
 from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
-from audit.recorders.visit.standing import StandingStandIns
+from audit.recorders.visit.standing_stand_ins import StandingStandIns
 from audit.recorders.visit.visit import SINGLE, Visit
 from audit.records import Level, Stage
 from audit.values import native as loops

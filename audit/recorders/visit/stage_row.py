@@ -24,7 +24,7 @@ class Row:
         self.changed = changed
         self.params = params
         self.microseconds = microseconds
-        #: The target beside the picture (see values/joint.py).
+        #: The target beside the picture (see values/joint_value.py).
         self.target: str | None = None
         #: How often the value had been changed in place when it was described; None where it does not count that.
         self.version: int | None = None

@@ -10,8 +10,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from audit.lineage.queries import maps
-from audit.lineage.queries import similar as similar_queries
+from audit.lineage.queries import maps, similar_samples
 from audit.lineage.small_pictures import SmallPictures
 from audit.records import Run
 from audit.report.html.page_data import run_view
@@ -53,20 +52,20 @@ def similar_page(state: AppState, request: Request) -> Page:
     known = maps.sample_map(store, row)
     key = (sample["epoch"], sample["index"], sample["visit"])
     near = maps.find_similar(store, row, key) if known else []
-    runs = similar_queries.compared_runs(store, row)
+    runs = similar_samples.compared_runs(store, row)
 
     def pictures(other: Run) -> SmallPictures:
         made = state.ask_about(
-            store, other, "small pictures", lambda: similar_queries.last_pictures(store, other), wait=None
+            store, other, "small pictures", lambda: similar_samples.last_pictures(store, other), wait=None
         )
         assert made is not None
         return made
 
-    many = similar_queries.many_pictures(runs)
-    alike: list[tuple[float, similar_queries.AlikeSample]] = []
-    looked: similar_queries.ComparedCounts | None = None
+    many = similar_samples.many_pictures(runs)
+    alike: list[tuple[float, similar_samples.AlikeSample]] = []
+    looked: similar_samples.ComparedCounts | None = None
     if many <= _UNASKED or request.query_params.get("all"):
-        alike, looked = similar_queries.look_alike(store, row, key, runs, pictures)
+        alike, looked = similar_samples.look_alike(store, row, key, runs, pictures)
     data = {
         "index": sample["index"],
         "epoch": sample["epoch"],
@@ -75,7 +74,7 @@ def similar_page(state: AppState, request: Request) -> Page:
         "run": run_view(row),
         "samples": near,
         "layer": known.layer if known else None,
-        "same_file": similar_queries.same_file(store, row, sample["source_digest"], runs),
+        "same_file": similar_samples.same_file(store, row, sample["source_digest"], runs),
         "alike": [{"distance": apart, **one} for apart, one in alike],
         "looked": looked,
         "names": {run.run_id: run.name or run.run_id for run in runs},
