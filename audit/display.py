@@ -10,7 +10,7 @@ from collections.abc import Callable
 Html = Callable[[object], str | None]
 Print = Callable[[object], None]
 
-_KEPT = "\n\u200c\u200d"  # static/partial.js keeps the same
+_KEPT_CHARACTERS = "\n\u200c\u200d"  # static/partial.js keeps the same
 
 _html: Html | None = None
 _print: Print | None = None
@@ -30,7 +30,7 @@ def to_visible(value: object) -> str:
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in _KEPT else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in _KEPT_CHARACTERS else c.encode("unicode_escape").decode() for c in text)
 
 
 class NotebookView:

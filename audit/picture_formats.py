@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL import Image
 
-_REFUSED = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
+_REFUSED_FORMATS = frozenset({"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"})
 _COMMON = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 
 
@@ -23,7 +23,7 @@ def picture_formats() -> tuple[str, ...]:
     from PIL import Image
 
     Image.init()
-    known = set(Image.OPEN) - _REFUSED
+    known = set(Image.OPEN) - _REFUSED_FORMATS
     # Pillow asks each format in turn whether the picture is its own, so the common ones go first.
     return (*(name for name in _COMMON if name in known), *sorted(known - set(_COMMON)))
 

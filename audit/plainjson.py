@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 
 
 #: Characters that control a terminal, break a line or change the direction of a text.
-_OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def as_plain_json(value: Any) -> Any:
@@ -43,4 +43,4 @@ def as_plain_json(value: Any) -> Any:
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return one JSON text. What a terminal would obey is written as an escape, as JSON itself does below U+0020."""
     text = json.dumps(as_plain_json(value), indent=indent, allow_nan=False, ensure_ascii=False)
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

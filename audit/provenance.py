@@ -25,7 +25,7 @@ _PACKAGES = {
     "audit": "audit-lineage",
 }
 #: Further packages that a pipeline may be made of; named where they are installed.
-_BESIDES = {
+_FURTHER_PACKAGES = {
     "albumentations": "albumentations",
     "opencv": "opencv-python-headless",
     "timm": "timm",
@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
             found[name] = _version(package)
         except PackageNotFoundError:
             found[name] = "unknown"
-    for name, package in _BESIDES.items():
+    for name, package in _FURTHER_PACKAGES.items():
         with contextlib.suppress(PackageNotFoundError):
             found[name] = _version(package)
     loops = sys.modules.get("audit.values.native")
@@ -127,7 +127,7 @@ def _read_status(output: bytes) -> str | None:
 
 _VERSION_LINE = re.compile(r"^Version: *(\S+)\s*$", re.MULTILINE)
 #: Needs no quotes in a shell; shown as three stars.
-_HIDDEN = "_hidden_value_"
+_HIDDEN_MARK = "_hidden_value_"
 #: Options whose value is not for others. `--tokenizer` and `--author` are: a word must end where it ends.
 _SECRET = re.compile(
     r"-{0,2}([a-z0-9]+[-_.])*(password|passwd|passphrase|secret|token|api[-_]?key|access[-_]?key|secret[-_]?key"
@@ -146,12 +146,12 @@ def shown_command(program: str, arguments: Sequence[str]) -> str:
     for argument in arguments:
         name, equals, _ = argument.partition("=")
         if hide and not argument.startswith("--"):
-            argument = _HIDDEN
+            argument = _HIDDEN_MARK
         elif equals and _SECRET.fullmatch(name):
-            argument = f"{name}={_HIDDEN}"
+            argument = f"{name}={_HIDDEN_MARK}"
         hide = name.startswith("-") and not equals and _SECRET.fullmatch(name) is not None
-        shown = _IN_ADDRESS.sub(_HIDDEN, argument)
+        shown = _IN_ADDRESS.sub(_HIDDEN_MARK, argument)
         for secret in secrets:
-            shown = shown.replace(secret, _HIDDEN)
+            shown = shown.replace(secret, _HIDDEN_MARK)
         words.append(shown)
-    return shlex.join(words).replace(_HIDDEN, "***").encode("utf-8", "backslashreplace").decode()
+    return shlex.join(words).replace(_HIDDEN_MARK, "***").encode("utf-8", "backslashreplace").decode()

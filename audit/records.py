@@ -42,7 +42,7 @@ OUTPUT_TASKS = {
 #: The stage at which a sample of `audit run` failed that the model could not take.
 MODEL_STAGE = "model"
 #: What the row of a sample that took too long says; without a number, so that a replay can give the same.
-STALLED = "the sample took longer than --stall-timeout allows and was given up"
+STALL_ERROR = "the sample took longer than --stall-timeout allows and was given up"
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from PIL import Image
 from bench.beside_cleanvision import build, run_audit
 
 #: What both look at: brightness, area, aspect and contrast are properties of deepchecks.
-SHARED = ("dark", "light", "odd_aspect_ratio", "odd_size", "low_information")
+SHARED_PROPERTIES = ("dark", "light", "odd_aspect_ratio", "odd_size", "low_information")
 THEIRS = """
 import json, sys, time
 from pathlib import Path
@@ -109,12 +109,12 @@ def main() -> None:
         f"audit: {worked:.1f} s of work for odd pictures, {drifting:.1f} s for drift (recording took {recorded:.1f} s)"
     )
     print("deepchecks: {:.1f} s of work for odd pictures, {:.1f} s for drift".format(*theirs["seconds"]))
-    for fault in SHARED:
+    for fault in SHARED_PROPERTIES:
         wanted = planted[fault]
         hits = [sum(bool(names & got) for names in wanted) for got in (set(found.get(fault, ())), odd)]
         print(f"{fault:18} planted {len(wanted)}  audit: {hits[0]} found  deepchecks: {hits[1]} found")
     clean = odd - {name for names in planted.values() for some in names for name in some}
-    others = {name for fault in SHARED for name in found.get(fault, ())} - {
+    others = {name for fault in SHARED_PROPERTIES for name in found.get(fault, ())} - {
         name for names in planted.values() for some in names for name in some
     }
     print(f"without a fault    audit: {len(others)} reported  deepchecks: {len(clean)} reported")

@@ -37,7 +37,7 @@ from pictures import make_pictures
 
 _LOOK = 0.1
 #: Seconds after which a cluster has started its first workers.
-_STARTED = 15.0
+_START_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _cluster() -> Iterator[int]:
     with subprocess.Popen([*ray, *command.split()], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             os.environ["RAY_ADDRESS"] = "127.0.0.1:6399"
-            time.sleep(_STARTED)
+            time.sleep(_START_SECONDS)
             yield process.pid
         finally:
             process.terminate()

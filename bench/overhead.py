@@ -38,8 +38,8 @@ transform = transforms.Compose([
 """
 NO_MODEL = {"digest": 1.10, "preview": 1.25, "full": 1.80}
 EVALUATION = {"digest": 1.02, "preview": 1.04, "full": 1.12}
-TRAINING = {"digest": 1.02, "preview": 1.05, "full": 1.15}
-SMALL = {"digest": 1.6, "preview": 1.9, "full": 2.2}
+TRAINING_LIMITS = {"digest": 1.02, "preview": 1.05, "full": 1.15}
+SMALL_LIMITS = {"digest": 1.6, "preview": 1.9, "full": 2.2}
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Row:
 
 def _rows() -> Iterator[tuple[str, Row]]:
     for workers in (0, 2):
-        yield f"small-{workers}", Row(Loop("small", workers), 2000, SMALL)
+        yield f"small-{workers}", Row(Loop("small", workers), 2000, SMALL_LIMITS)
         yield f"jpeg-{workers}", Row(Loop("none", workers), 480, NO_MODEL)
         yield f"resnet18-{workers}", Row(Loop("resnet18", workers), 192, EVALUATION)
-        yield f"training-{workers}", Row(Loop("training", workers), 96, TRAINING)
+        yield f"training-{workers}", Row(Loop("training", workers), 96, TRAINING_LIMITS)
         yield f"run-jpeg-{workers}", Row(Loop("none", workers), 480, NO_MODEL, is_command=True)
         yield f"run-resnet18-{workers}", Row(Loop("resnet18", workers), 192, EVALUATION, is_command=True)
 

@@ -36,7 +36,7 @@ from pictures import make_pictures
 
 import audit
 
-TRAINING = {"digest": 1.03, "preview": 1.08}
+TRAINING_LIMITS = {"digest": 1.03, "preview": 1.08}
 LAYER_TARGET = 1.05
 LAYER = "layer4"
 
@@ -54,7 +54,7 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(dir=given.dir))
     try:
         if given.only in (None, "training"):
-            for capture, target in TRAINING.items():
+            for capture, target in TRAINING_LIMITS.items():
                 compare(
                     f"training {capture}",
                     target,

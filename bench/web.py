@@ -31,7 +31,7 @@ from audit.store.write.writer import RunWriter
 from audit.web.app import build
 
 CLASSES = 10
-BRUSHED = '{"confidence": [0.5, 0.6], "stage:1:mean": [0.2, 0.4]}'
+BRUSHED_RANGES = '{"confidence": [0.5, 0.6], "stage:1:mean": [0.2, 0.4]}'
 STEP = 50_000
 #: Seconds of processor time within 0.3 s that are not work: the server's own clocks.
 _IDLE = 0.02
@@ -157,7 +157,7 @@ def measure(place: str) -> list[tuple[str, float, float, float, float]]:
                 f"gallery block, by {order}": f"/run/{a}/gallery/block?{where}&" + urlencode({"order": order})
                 for order in ORDERS
             },
-            "gallery block, brushed": f"/run/{a}/gallery/block?where=&" + urlencode({"filter": BRUSHED}),
+            "gallery block, brushed": f"/run/{a}/gallery/block?where=&" + urlencode({"filter": BRUSHED_RANGES}),
             "gallery count": f"/run/{a}/gallery/count?{where}",
             "gallery filters": f"/run/{a}/gallery/filters?{where}",
             "trace": f"/run/{a}/trace/765432",

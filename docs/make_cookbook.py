@@ -15,7 +15,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 FIXTURES = DOCS.parent / "fixtures"
 
-TRAINING = """\
+TRAINING_LOOP = """\
 import torch
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
@@ -61,7 +61,7 @@ audit run --dataset broken --model fixtures/digits.pt --pipeline pipelines/digit
 The fourth is a training loop:
 
 ```python
-{TRAINING}```
+{TRAINING_LOOP}```
 
 `make docs` records these runs, asks each question, and writes this page.
 """
@@ -227,7 +227,7 @@ def record(folder: Path):  # type: ignore[no-untyped-def]
         ):
             pipeline = "nearest.py" if name == "after" else "digits.py"
             audit.run(dataset, model="fixtures/digits.pt", pipeline=pipeline, name=name, store="lineage", workers=0)
-        exec(compile(TRAINING, "training.py", "exec"), {"__name__": "__main__"})
+        exec(compile(TRAINING_LOOP, "training.py", "exec"), {"__name__": "__main__"})
         return audit.open(folder / "lineage")
     finally:
         os.chdir(before)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import audit
 
-SPOILT = 100
+SPOILT_BATCH = 100
 
 
 def dataset(root: str) -> TensorDataset:
@@ -29,7 +29,7 @@ def dataset(root: str) -> TensorDataset:
     centres = 3 * torch.randn(3, 8, generator=generator)
     points = centres[labels] + torch.randn(256, 8, generator=generator)
     # The wrong unit, and on the far side of its own class.
-    points[SPOILT] = -1000 * centres[labels[SPOILT]]
+    points[SPOILT_BATCH] = -1000 * centres[labels[SPOILT_BATCH]]
     return TensorDataset(points, labels)
 
 

@@ -14,7 +14,7 @@ from audit.records import Stage
 from audit.store.read.reader import Reader
 
 #: Sources that are named for each kind of change; the others are counted.
-_NAMED = 20
+_MOST_NAMED = 20
 #: The kinds of change of a source, in the order in which they are shown.
 KINDS = ("newly wrong", "newly right", "predicted otherwise", "label changed", "bytes changed", "added", "removed")
 
@@ -62,7 +62,7 @@ def _compare(changes: BaselineChanges, before: Baseline, now: Baseline) -> None:
     for old, new in pairs(before.sources(), now.sources()):
         for kind, line in _changes_of(old, new, before, now):
             changes.counts[kind] += 1
-            if len(changes.named[kind]) < _NAMED:
+            if len(changes.named[kind]) < _MOST_NAMED:
                 changes.named[kind].append(line)
     changes.stages = _stage_changes(before.stages, now.stages)
     modules = before.code.keys() | now.code.keys()

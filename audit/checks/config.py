@@ -228,12 +228,12 @@ def _read_allow_list(table: Settings, at: str) -> Iterable[AllowedFinding]:
         yield AllowedFinding(source, digest, reason, expires, stage, message)
 
 
-_CALLED = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",
+_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",
            dict: "a table", date: "a date such as 2027-01-31"}  # fmt: skip
 
 
 def _wrong_type(key: str, value: Any, wanted: type, at: str) -> UsageError:
-    return UsageError(f"{key} in {at} is {value!r}, but must be {_CALLED.get(wanted, wanted.__name__)}.")
+    return UsageError(f"{key} in {at} is {value!r}, but must be {_TYPE_NAMES.get(wanted, wanted.__name__)}.")
 
 
 def _check_type(table: Settings, key: str, wanted: type, at: str) -> Any:

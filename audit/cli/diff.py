@@ -12,8 +12,8 @@ from audit.cli.options import add_common_options, console, json_option, trust_op
 if TYPE_CHECKING:
     from audit.lineage.diff.diff import Diff
 
-_SHOWN = 10
-_TABLED = 20
+_MOST_SHOWN = 10
+_MOST_IN_TABLE = 20
 _FROM_0 = click.IntRange(0)
 
 
@@ -128,8 +128,8 @@ def _show(found: Diff, options: dict[str, Any]) -> None:
     elif options["markdown"]:
         from audit.report.diff.markdown import diff_markdown
 
-        click.echo(diff_markdown(found, _TABLED if options["rows"] is None else options["rows"]), nl=False)
+        click.echo(diff_markdown(found, _MOST_IN_TABLE if options["rows"] is None else options["rows"]), nl=False)
     else:
         from audit.report.diff.text import diff_text
 
-        console().print(diff_text(found, _SHOWN if options["rows"] is None else options["rows"]))
+        console().print(diff_text(found, _MOST_SHOWN if options["rows"] is None else options["rows"]))

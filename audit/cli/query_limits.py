@@ -20,7 +20,7 @@ from audit.errors import QueryError
 #: A query that was interrupted has so many seconds to stop by itself.
 _GRACE = 5.0
 #: What libraries and threads may reserve besides: address space, most of which is never used.
-_BESIDE = 2**30
+_RESERVED_BYTES = 2**30
 _PER_THREAD = 192 * 2**20
 
 
@@ -69,7 +69,7 @@ def _limit_memory(memory: int) -> Iterator[None]:
         yield  # a system that does not say; DuckDB's own limit holds
         return
     before = resource.getrlimit(resource.RLIMIT_AS)
-    most = used + memory + _BESIDE + _PER_THREAD * (os.cpu_count() or 1)
+    most = used + memory + _RESERVED_BYTES + _PER_THREAD * (os.cpu_count() or 1)
     if before[1] != resource.RLIM_INFINITY:
         most = min(most, before[1])
     resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))

@@ -20,7 +20,7 @@ from audit.recorders.model.scale_doubt import DOUBT, is_enough
 from audit.records import Run, Status
 
 #: So many samples, spread over the run, show what keeping everything would take.
-PROBED = 4
+PROBED_SAMPLES = 4
 #: The most problems and failures of several batches that are kept one by one.
 _MOST_KEPT = 20
 

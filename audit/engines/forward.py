@@ -36,7 +36,7 @@ from audit.store.write.writer import RunWriter
 #: The key of the one pipeline of a run.
 ONLY_PIPELINE = 0
 #: The number of outputs that are stored without a prediction: 0 is that of the graded one.
-_UNGRADED = 1
+_UNGRADED_CALLS = 1
 
 
 class Forward:
@@ -242,7 +242,7 @@ class Rows:
             tables |= {
                 name: wire.join_tables([one[name] for one in made if name in one]) for one in made for name in one
             }
-            keys = self._keys(fetched, output.graded[0].call if made else _UNGRADED)
+            keys = self._keys(fetched, output.graded[0].call if made else _UNGRADED_CALLS)
             numbered = {place: key | {"number": number} for place, key in keys.items()}
             whole = {"run_id": self._run_id, "epoch": 0, "model": self.model, "number": number}
             tables |= task_tables(output.ports, numbered, whole)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from audit.engines.executor import PROBED, BatchCounts, RunExecutor
+from audit.engines.executor import PROBED_SAMPLES, BatchCounts, RunExecutor
 from audit.engines.forward import ONLY_PIPELINE, Forward, Rows, input_digests
 from audit.engines.model_output import BatchOutput
 from audit.engines.plan import Plan, begin, resume_plan
@@ -157,7 +157,7 @@ class LocalRun(RunExecutor):
         if loader.worker_count(1) == 0:
             self.undecided = True
             return Decision("full", "auto")
-        places = sorted({int(p) for p in np.linspace(0, len(self.indices) - 1, PROBED)})
+        places = sorted({int(p) for p in np.linspace(0, len(self.indices) - 1, PROBED_SAMPLES)})
         probed = loader.load_one_batch([int(self.indices[place]) for place in places])
         return (
             self.decide_level(probed.payload_bytes, len(probed.ok)) if probed is not None else self.decide_level(0, 0)

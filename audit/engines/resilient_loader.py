@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from audit.engines.watchdog import Stall, Watchdog, WatchOptions, allow_interrupt, end_workers
 from audit.engines.workers import defer_worker_death, is_worker_death, silence_broken_pipe
 from audit.errors import PipelineError
-from audit.records import STALLED
+from audit.records import STALL_ERROR
 
 #: What is asked for: indices of samples, or anything else that the dataset's `__getitems__` takes.
 Keys = Sequence[Any] | np.ndarray[Any, Any]
@@ -127,7 +127,7 @@ class ResilientLoader:
         if stall.was_stopped and stall.index not in self._tried_again:
             self._tried_again.add(stall.index)
         else:
-            self._dataset.give_up(stall.index, stall.stage or "worker", STALLED)
+            self._dataset.give_up(stall.index, stall.stage or "worker", STALL_ERROR)
         return True
 
     def _start(self, batches: Batches, workers: int | None = None) -> Generator[Any, None, None]:

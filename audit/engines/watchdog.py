@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from audit.recorders.activity import Activity, CurrentSample
-from audit.records import STALLED
+from audit.records import STALL_ERROR
 
 #: After so many seconds, progress says what is waited for.
 _NOTICE = 30.0
@@ -159,7 +159,7 @@ def allow_interrupt(activity: Activity, limit: float) -> Iterator[None]:
         here = [sample for sample in activity.current_samples() if sample.process == os.getpid()]
         # The sample may have ended between the signal and now.
         if here and here[0].seconds >= limit:
-            raise TimeoutError(STALLED)
+            raise TimeoutError(STALL_ERROR)
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:

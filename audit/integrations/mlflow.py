@@ -32,7 +32,7 @@ _STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED", 
 #: MLflow's limits for one call and for one value.
 _METRICS_AT_ONCE, _PARAMETERS_AT_ONCE, _LONGEST = 1000, 100, 500
 #: Small enough to be copied; stage outputs and payloads stay in the store.
-_COPIED = ("samples", "stages", "predictions", "steps", "parents", "findings")
+_COPIED_TABLES = ("samples", "stages", "predictions", "steps", "parents", "findings")
 
 
 def export(reader: Reader, run: Run, folder: Path) -> list[Path]:
@@ -142,7 +142,7 @@ def _log_artifacts(client: Any, run_id: str, reader: Reader, run: Run) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        write_tables(reader, run, folder, _COPIED)
+        write_tables(reader, run, folder, _COPIED_TABLES)
         (folder / "run.json").write_text(plainjson.dumps(run.as_json(), indent=1))
         client.log_artifacts(run_id, scratch, artifact_path="audit")
 

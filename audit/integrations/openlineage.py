@@ -21,7 +21,7 @@ from audit.store.read.reader import Reader
 
 PRODUCER = f"{PROJECT_ADDRESS}/{__version__}"
 _NAMESPACE = uuid.UUID("6f3d9a52-0c1e-5b7d-9a51-9d4c2f7f0e11")
-_ENDED = {"complete": "COMPLETE", "failed": "FAIL", "interrupted": "ABORT"}
+_EVENT_TYPES = {"complete": "COMPLETE", "failed": "FAIL", "interrupted": "ABORT"}
 _OUTPUTS = ("samples", "stage_outputs", "predictions", "activations")
 
 
@@ -54,13 +54,13 @@ def events(reader: Reader, run: Run) -> list[str]:
             producer=PRODUCER,
         )
     ]
-    if run.status in _ENDED:
+    if run.status in _EVENT_TYPES:
         made.append(
             client.RunEvent(
                 eventTime=run.finished_at or run.started_at,
                 run=begun,
                 job=job,
-                eventType=client.RunState[_ENDED[run.status]],
+                eventType=client.RunState[_EVENT_TYPES[run.status]],
                 inputs=inputs,
                 outputs=outputs,
                 producer=PRODUCER,

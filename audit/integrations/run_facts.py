@@ -15,7 +15,7 @@ from typing import Any
 
 from audit.records import Run, Stage
 from audit.store.read.condition import require_condition
-from audit.store.read.items import LISTED, SampleIdentity, as_parameters, is_tagged, same_item
+from audit.store.read.items import LISTED_ITEMS, SampleIdentity, as_parameters, is_tagged, same_item
 from audit.store.read.reader import Reader
 
 _PARAMETERS = ("dataset", "dataset_digest", "model", "model_digest", "arch", "pipeline_digest", "seed", "capture")
@@ -159,7 +159,7 @@ def last_epoch_samples(
     if indices is not None:
         conditions.append(f"index IN ({', '.join(str(int(index)) for index in indices) or 'NULL'})")
     if items is not None:
-        conditions.append(f"EXISTS (FROM ({LISTED}) w WHERE {same_item('w', 'newest')})")
+        conditions.append(f"EXISTS (FROM ({LISTED_ITEMS}) w WHERE {same_item('w', 'newest')})")
         parameters += as_parameters(items)
     return reader.sql(
         f"""

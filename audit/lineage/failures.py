@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from audit.store.read.reader import Reader
 
 #: What differs between two samples that failed for the same reason: addresses, quoted names, numbers.
-_VARYING = "0x[0-9a-fA-F]+|''[^'']*''|\"[^\"]*\"|[0-9]+"  # inside quotes of SQL
+_VARYING_PARTS = "0x[0-9a-fA-F]+|''[^'']*''|\"[^\"]*\"|[0-9]+"  # inside quotes of SQL
 #: SQL that is equal for samples that failed for the same reason.
-SAME_ERROR = f"regexp_replace(replace(error, coalesce(source, ''), ''), '{_VARYING}', '', 'g')"
+SAME_ERROR = f"regexp_replace(replace(error, coalesce(source, ''), ''), '{_VARYING_PARTS}', '', 'g')"
 _GROUPS = f"""
 SELECT count(*) AS count, failed_stage AS stage, arg_min(error, index) AS error, min(index) AS index,
        arg_min(source, index) AS source

@@ -14,7 +14,7 @@ from audit.store.read.reader import Reader
 from audit.values.tensor import ENCODINGS
 
 Array = np.ndarray[Any, Any]
-_KEPT = """
+_KEPT_VALUES = """
 SELECT epoch, index, visit, payload, digest, shape, min, max FROM activations
 WHERE run_id = ? AND epoch = ? AND layer = ? AND direction = 'forward' AND port = 'output.0' AND index IS NOT NULL
   AND payload IS NOT NULL AND axis IS DISTINCT FROM 'other'
@@ -47,7 +47,7 @@ def layer_vectors(
     """
     keys: list[tuple[int, int, int]] = []
     vectors: list[npt.NDArray[np.float32]] = []
-    rows = reader.sql(_KEPT, parameters=[run.run_id, epoch, layer]).fetchall()
+    rows = reader.sql(_KEPT_VALUES, parameters=[run.run_id, epoch, layer]).fetchall()
     for number, index, visit, data, digest, *described in rows:
         value = layer_value(run, data, digest)
         if value is None or not _is_described(value, *described):

@@ -18,7 +18,7 @@ from audit.lineage.queries.overview import last_epoch
 from audit.output_file import FORMULA, explain_write_errors, replace_file
 from audit.records import Run
 from audit.store.read.condition import require_condition
-from audit.store.read.items import LISTED, SampleIdentity, as_parameters, is_tagged, same_item
+from audit.store.read.items import LISTED_ITEMS, SampleIdentity, as_parameters, is_tagged, same_item
 from audit.store.read.reader import Reader
 
 Form = Literal["csv", "jsonl"]
@@ -70,7 +70,7 @@ def chosen_rows(
     parameters: list[Any] = []
     chosen = "lineage"
     if items is not None:
-        chosen += f" SEMI JOIN ({LISTED}) wanted ON {same_item('lineage', 'wanted')}"
+        chosen += f" SEMI JOIN ({LISTED_ITEMS}) wanted ON {same_item('lineage', 'wanted')}"
         parameters += as_parameters(items)
     parameters.append(run.run_id)
     if items is None:

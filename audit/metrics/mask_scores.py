@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 #: Pixels of this class are not to be judged: the border between objects in the masks of Pascal VOC, and others since.
-IGNORED = 255
+IGNORED_CLASS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ClassScore:
 
 def counted_pixels(target: Array, classes: int) -> Array:
     """Return which pixels of a target mask are judged: losses leave negative numbers out, and 255 unless it is a class."""
-    return np.asarray((target >= 0) & ((target != IGNORED) | (classes > IGNORED)))
+    return np.asarray((target >= 0) & ((target != IGNORED_CLASS) | (classes > IGNORED_CLASS)))
 
 
 def score_mask(predicted: Array, target: Array, counted: Array) -> list[ClassScore]:

@@ -15,7 +15,7 @@ from audit.errors import ClassMismatch
 _LISTS = ("classes", "class_names", "label_names", "labels", "categories")
 _BY_INDEX = ("idx_to_class", "idx2class", "id2label", "index_to_class")
 _BY_NAME = ("class_to_idx", "class2idx", "label2id", "class_to_index")
-_NESTED = ("meta", "metadata", "config", "hyper_parameters", "hparams", "args")
+_NESTED_KEYS = ("meta", "metadata", "config", "hyper_parameters", "hparams", "args")
 
 
 def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
@@ -23,9 +23,9 @@ def classes_of(checkpoint: Mapping[str, object]) -> list[str] | None:
     for key in (*_LISTS, *_BY_INDEX, *_BY_NAME):
         if key in checkpoint and (found := _names(key, _parse_json(checkpoint[key]))):
             return found
-    for key in _NESTED:
+    for key in _NESTED_KEYS:
         inner = as_mapping(checkpoint.get(key))
-        if inner and (found := classes_of({name: value for name, value in inner.items() if name not in _NESTED})):
+        if inner and (found := classes_of({name: value for name, value in inner.items() if name not in _NESTED_KEYS})):
             return found
     return None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from audit.errors import ModelError
 from audit.sources.files import nearest_path
 
-_ACCEPTED = (
+_ACCEPTED_FORMATS = (
     "Give a file of weights (torch.save of a state dict or checkpoint, safetensors), TorchScript, "
     "an exported .pt2 program, an .onnx model, a Hugging Face folder, or module:function."
 )
@@ -41,18 +41,20 @@ def require_file(spec: str) -> Path:
     """Return the path of a regular, readable, non-empty file; raise ModelError for anything else."""
     path = Path(spec)
     if "://" in spec and not path.exists():  # it may hold a password, so it is not repeated
-        raise ModelError("A model must be a local file, not an address.", hint=f"Download it first. {_ACCEPTED}")
+        raise ModelError(
+            "A model must be a local file, not an address.", hint=f"Download it first. {_ACCEPTED_FORMATS}"
+        )
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
         reason = "There is no file" if isinstance(error, FileNotFoundError) else f"{_reason(error)}:"
         near = nearest_path(spec) if isinstance(error, FileNotFoundError) else ""
-        hint = f"{near} {_ACCEPTED}" if near.startswith("Did you mean") else _ACCEPTED
+        hint = f"{near} {_ACCEPTED_FORMATS}" if near.startswith("Did you mean") else _ACCEPTED_FORMATS
         raise ModelError(f"{reason} {spec}.", hint=hint).as_usage() from None
     if stat.S_ISDIR(status.st_mode):
         raise ModelError(f"{spec} is a directory, not a model file.", hint=_folder_hint(path))
     if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait forever
-        raise ModelError(f"{spec} is not a regular file.", hint=_ACCEPTED)
+        raise ModelError(f"{spec} is not a regular file.", hint=_ACCEPTED_FORMATS)
     if status.st_size == 0:
         raise ModelError(f"{spec} is empty.", hint="Save or copy it again.")
     return path
@@ -67,7 +69,7 @@ def _folder_hint(path: Path) -> str:
         found = []
     if found:
         return f"It holds {', '.join(found[:5])}: pass one of them."
-    return f"A folder of samples is passed with --dataset. {_ACCEPTED}"
+    return f"A folder of samples is passed with --dataset. {_ACCEPTED_FORMATS}"
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -116,15 +118,15 @@ def unknown_format_error(path: Path) -> ModelError:
     start = head(path)
     if start.startswith(b"PK\x03\x04"):
         if members(path):
-            return ModelError(f"{path} is a zip archive, but not one that PyTorch wrote.", hint=_ACCEPTED)
+            return ModelError(f"{path} is a zip archive, but not one that PyTorch wrote.", hint=_ACCEPTED_FORMATS)
         hint = "The file is probably incomplete: copy or save it again."
         return ModelError(f"{path} is a damaged or truncated zip archive.", hint=hint)
     for magic, kind in _KINDS:
         if start.startswith(magic):
-            return ModelError(f"{path} is not a model file: it looks like {kind}.", hint=_ACCEPTED)
+            return ModelError(f"{path} is not a model file: it looks like {kind}.", hint=_ACCEPTED_FORMATS)
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return ModelError(f"{path} is not a model file: it looks like a WebP picture.", hint=_ACCEPTED)
-    return ModelError(f"{path} is not a model file: it looks like {_text_or_bytes(start)}.", hint=_ACCEPTED)
+        return ModelError(f"{path} is not a model file: it looks like a WebP picture.", hint=_ACCEPTED_FORMATS)
+    return ModelError(f"{path} is not a model file: it looks like {_text_or_bytes(start)}.", hint=_ACCEPTED_FORMATS)
 
 
 def _text_or_bytes(start: bytes) -> str:

@@ -20,7 +20,7 @@ _HINT = (
     "Pick one of several outputs with logits= (--output KEY=KIND). Wrap it in a module that returns one (N, C) tensor of "
     "logits, if neither fits."
 )
-_NOTHING = "Wrap it in a module that returns one (N, C) tensor of logits, or several tensors in a dict or a tuple."
+_WRAP_HINT = "Wrap it in a module that returns one (N, C) tensor of logits, or several tensors in a dict or a tuple."
 
 
 def logits_of(output: object, *, batch: int | None = None, module: nn.Module | None = None) -> torch.Tensor:
@@ -35,7 +35,7 @@ def logits_of(output: object, *, batch: int | None = None, module: nn.Module | N
     if named is not None:
         return logits_of(named, batch=batch, module=module)
     if list_entries(output, batch) is None:
-        raise UnclearOutput(f"The model returned {_kind(output)}, in which no logits can be found.", hint=_NOTHING)
+        raise UnclearOutput(f"The model returned {_kind(output)}, in which no logits can be found.", hint=_WRAP_HINT)
     return _only_candidate(dict(iterate_leaves(output, batch)), _kind(output), batch, module)
 
 

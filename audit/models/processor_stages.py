@@ -38,7 +38,7 @@ class ProcessorStage(nn.Module):
         return found
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if name in _NAMED)
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if name in _KNOWN_SETTINGS)
 
 
 _SETTINGS = {
@@ -48,7 +48,7 @@ _SETTINGS = {
     "do_rescale": ("rescale_factor",),
     "do_normalize": ("image_mean", "image_std"),
 }
-_NAMED = {name for names in _SETTINGS.values() for name in names}
+_KNOWN_SETTINGS = {name for names in _SETTINGS.values() for name in names}
 
 
 class Resize(ProcessorStage):

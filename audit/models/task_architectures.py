@@ -27,7 +27,7 @@ _HEADS: dict[str, tuple[str, int]] = {
     "lraspp": ("classifier.low_classifier.weight", 1),
 }
 #: Tensors that tell members of a family apart before anything is built.
-_TELLING: dict[str, tuple[str, ...]] = {
+_TELLING_TENSORS: dict[str, tuple[str, ...]] = {
     "fasterrcnn": ("rpn.head.cls_logits.weight",),
     "maskrcnn": ("roi_heads.mask_predictor.mask_fcn_logits.weight",),
     "keypointrcnn": ("roi_heads.keypoint_predictor.kps_score_lowres.weight",),
@@ -82,7 +82,7 @@ def task_candidates(shapes: Shapes) -> list[tuple[Architecture, int]]:
     found = []
     for name in task_names():
         num_classes = classes_in(name, shapes)
-        if num_classes is None or not all(key in shapes for key in _TELLING[_family(name) or ""]):
+        if num_classes is None or not all(key in shapes for key in _TELLING_TENSORS[_family(name) or ""]):
             continue
         architecture = with_arguments(Architecture("torchvision", name), shapes)
         if expected_shapes(architecture, num_classes) == shapes:

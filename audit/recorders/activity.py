@@ -33,8 +33,8 @@ def note_of(name: str) -> bytes:
 
 
 #: What is noted before the first stage, with a number that no stage has, and what is noted after it.
-_LOADING = 2
-_LOAD, _DATASET = bytes((_LOADING, 4)) + b"load", note_of("dataset")
+_LOADING_STATE = 2
+_LOAD, _DATASET = bytes((_LOADING_STATE, 4)) + b"load", note_of("dataset")
 
 
 def _forget_places() -> None:
@@ -116,7 +116,7 @@ class Activity:
     def leave(self, before: bytes) -> None:
         """Note that the stage has returned or failed. The compiled loops do as these two do (values/_stage.h)."""
         if self.place is not None and before:
-            note = _DATASET if before[0] == _LOADING else before
+            note = _DATASET if before[0] == _LOADING_STATE else before
             self.place[: len(note)] = note
 
     def end(self) -> None:

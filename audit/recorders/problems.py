@@ -18,7 +18,7 @@ _MOST = 50
 #: So many characters of each: torch lists every kernel it knows in some of its errors.
 _LONGEST = 1000
 #: Packages whose code may lie between the user's and ours.
-_BETWEEN = {"audit", "contextlib", "torch"}
+_SKIPPED_PACKAGES = {"audit", "contextlib", "torch"}
 
 
 class RecordingWarning(UserWarning):
@@ -72,6 +72,6 @@ class Problems:
 def _levels_up() -> int:
     """Return how many frames lie between the warning and the line of the user's code that it is about."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _SKIPPED_PACKAGES:
         frame, level = frame.f_back, level + 1
     return level

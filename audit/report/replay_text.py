@@ -8,7 +8,7 @@ from rich.text import Text
 from audit.lineage.replay.result import MOST_LISTED, Replay
 from audit.report.text import clean
 
-_SHOWN = 20
+_MOST_SHOWN = 20
 
 
 def replay_summary(result: Replay) -> RenderableType:
@@ -20,7 +20,7 @@ def replay_summary(result: Replay) -> RenderableType:
             f"  ({result.stage_outputs:,} stage outputs compared, run {result.run_id})",
         )
     ]
-    for item in result.different[:_SHOWN]:
+    for item in result.different[:_MOST_SHOWN]:
         stage = f"stage {item.stage} {clean(item.name)}" if item.stage is not None else clean(item.name)
         distance = f", by up to {item.max_abs_diff:.4g}" if item.max_abs_diff is not None else ""
         lines.append(
@@ -31,8 +31,8 @@ def replay_summary(result: Replay) -> RenderableType:
                 f" — {clean(item.detail)}",
             )
         )
-    if (more := result.checked - result.identical - _SHOWN) > 0:
-        listed = f"the first {MOST_LISTED:,}" if more + _SHOWN > MOST_LISTED else "them"
+    if (more := result.checked - result.identical - _MOST_SHOWN) > 0:
+        listed = f"the first {MOST_LISTED:,}" if more + _MOST_SHOWN > MOST_LISTED else "them"
         lines.append(Text(f"  … and {more:,} more (--json lists {listed})"))
     if result.not_compared:
         named = ", ".join(f"{clean(name)}: {count:,}" for name, count in result.not_compared.items())

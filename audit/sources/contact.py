@@ -14,13 +14,13 @@ from audit.sources.trust import is_recorded_here
 from audit.store.bucket.location import is_remote, parse_location
 
 #: Locations that this process may contact, with all that is below them.
-_allowed: set[str] = set()
+_allowed_locations: set[str] = set()
 
 
 def allow_contact(location: str | None) -> None:
     """Let this process contact a location and what is below it; a local path needs no permission."""
     if location is not None and is_remote(location):
-        _allowed.add(_place(location))
+        _allowed_locations.add(_place(location))
 
 
 def allow_sources(run: Run, store: str, *, trust: bool = False, root: str | None = None) -> None:
@@ -39,7 +39,7 @@ def may_contact(location: str) -> bool:
     if not is_remote(location):
         return True
     place = _place(location)
-    return any(place == one or place.startswith(f"{one}/") for one in _allowed)
+    return any(place == one or place.startswith(f"{one}/") for one in _allowed_locations)
 
 
 def require_contact(location: str) -> None:

@@ -26,7 +26,7 @@ from audit.store.bucket.location import is_remote
 from audit.usercode import is_code_name
 
 #: What a signature covers: every key of a recipe that says which code runs, and on what.
-_SIGNED = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", "code", "files")
+_SIGNED_KEYS = ("kind", "dataset", "pipeline", "model", "arch", "trust", "builders", "code", "files")
 #: The keys of a recipe that may name code.
 NAMES = ("builders", "pipeline", "dataset", "model", "arch")
 
@@ -131,7 +131,7 @@ def _digest(file: str) -> str | None:
 
 
 def _message(recipe: Mapping[str, Any]) -> bytes:
-    chosen = {name: recipe.get(name) for name in _SIGNED}
+    chosen = {name: recipe.get(name) for name in _SIGNED_KEYS}
     return b"audit recipe 1\n" + json.dumps(chosen, sort_keys=True, ensure_ascii=True).encode()
 
 

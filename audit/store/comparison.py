@@ -31,12 +31,12 @@ _IN_FILES_OF_MANY = """
     FROM (SELECT index, visit, digest FROM stage_outputs WHERE {rows} AND stage = 0) o
     JOIN (FROM ({visits}) SEMI JOIN files_of_many USING (source)) v USING (index, visit)
 """
-_NUMBERED = """
+_NUMBERED_VISITS = """
     SELECT v.*, row_number() OVER (PARTITION BY source ORDER BY split, index, visit) AS nth
     FROM ({visits}) v ANTI JOIN same_in_file m ON m.index_{side} = v.index AND m.visit_{side} = v.visit
 """
 
-_FACED = """
+_FACED_VISITS = """
     SELECT x.index AS index_a, x.visit AS visit_a, y.index AS index_b, y.visit AS visit_b,
            coalesce(x.source, y.source) AS source, x.label AS label_a, y.label AS label_b,
            x.label_name AS label_name_a, y.label_name AS label_name_b, x.failed AS failed_a, y.failed AS failed_b,
@@ -47,10 +47,10 @@ _FACED = """
     FROM ({a}) x {join} ({b}) y ON {on}
 """
 
-_GONE = "SELECT *, index_a AS index, visit_a AS visit FROM faced WHERE index_b IS NULL"
-_COME = "SELECT *, index_b AS index, visit_b AS visit FROM faced WHERE index_a IS NULL"
+_GONE_VISITS = "SELECT *, index_a AS index, visit_a AS visit FROM faced WHERE index_b IS NULL"
+_NEW_VISITS = "SELECT *, index_b AS index, visit_b AS visit FROM faced WHERE index_a IS NULL"
 _REST = "SELECT l.* FROM {rows} l ANTI JOIN {met} m ON m.index_{side} = l.index AND m.visit_{side} = l.visit"
-_LOADED = """
+_LOADED_VISITS = """
     SELECT l.*, o.digest AS loaded FROM (SELECT index, visit, digest FROM stage_outputs WHERE {run} AND stage = 0) o
     JOIN {rows} l USING (index, visit)
 """
@@ -60,7 +60,7 @@ _STEM = r"""
                    THEN regexp_replace(source, '\.[A-Za-z0-9]{{1,5}}$', '') END AS stem FROM {rows}
 """
 
-_MET = """
+_MATCHED_BY_KEY = """
     WITH g AS (
         SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY index, visit) AS nth
         FROM ({gone}) WHERE {key} IS NOT NULL
@@ -83,11 +83,11 @@ _KEYS = """
 """
 # A function of ours, for no SQL decodes a picture. It reads the previews itself, and only if there is something to compare:
 # a join with `payloads` would read all of them, because DuckDB cannot know how few keys there are.
-_SEEN = """
+_MATCHED_PICTURES = """
     SELECT unnest(match_pictures(a.keys, b.keys), recursive := true) FROM keys_gone a, keys_come b
     WHERE len(a.keys) <= {most} AND len(b.keys) <= {most}
 """
-_ALIKE = """
+_ALIKE_VISITS = """
     SELECT g.index_a, g.visit_a, c.index_b, c.visit_b, g.source, c.source AS renamed_to, 'alike' AS how, g.label_a,
            c.label_b, g.label_name_a, c.label_name_b, g.failed_a, c.failed_b, g.error_a, c.error_b,
            g.digest IS NOT NULL AND c.digest IS NOT NULL AS comparable, g.digest <> c.digest AS other_bytes
@@ -102,7 +102,7 @@ _PAIRS = """
     UNION ALL BY NAME FROM same_name
 """
 
-_ALONE = """
+_LONE_VISITS = """
     SELECT source, index_a, visit_a, index_b, visit_b, coalesce(label_a, label_b) AS label,
            coalesce(label_name_a, label_name_b) AS label_name
     FROM ({gone}) UNION ALL BY NAME
@@ -122,32 +122,32 @@ def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dic
     """
     tables = _face_visits(a, b, sources_are_unique)
     faced = "faced" if sources_are_unique else "(FROM same_in_file UNION ALL BY NAME FROM faced)"
-    tables |= {"gone": _GONE, "come": _COME}
-    tables["same_bytes"] = _MET.format(gone="FROM gone", come="FROM come", key="digest", how="renamed")
+    tables |= {"gone": _GONE_VISITS, "come": _NEW_VISITS}
+    tables["same_bytes"] = _MATCHED_BY_KEY.format(gone="FROM gone", come="FROM come", key="digest", how="renamed")
     tables |= _unmatched_rows("gone", "come", "same_bytes", "1")
-    loaded = [_LOADED.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
-    tables["same_value"] = _MET.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
+    loaded = [_LOADED_VISITS.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
+    tables["same_value"] = _MATCHED_BY_KEY.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
     tables |= _unmatched_rows("gone1", "come1", "same_value", "2")
     tables |= _looks(a, b)
     tables |= _unmatched_rows("gone2", "come2", "same_look", "3")
     stems = [_STEM.format(rows=rows) for rows in ("gone3", "come3")]
-    tables["same_name"] = _MET.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
+    tables["same_name"] = _MATCHED_BY_KEY.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
     gone, come = _unmatched_rows("gone3", "come3", "same_name", "").values()
-    return tables | {"pairs": _PAIRS.format(faced=faced), "alone": _ALONE.format(gone=gone, come=come)}
+    return tables | {"pairs": _PAIRS.format(faced=faced), "alone": _LONE_VISITS.format(gone=gone, come=come)}
 
 
 def _face_visits(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
     """Return the queries that put the visits of one source beside each other; `faced` has those of one run alone, too."""
     visits = {side: _VISITS.format(rows=rows, error=_ERROR) for side, rows in (("a", a), ("b", b))}
     if sources_are_unique:  # nothing is counted, which spares a sort of all sources
-        return {"faced": _FACED.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
+        return {"faced": _FACED_VISITS.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
     in_files = {side: _IN_FILES_OF_MANY.format(visits=visits[side], rows=rows) for side, rows in (("a", a), ("b", b))}
     same_value = {"join": "JOIN", "on": "x.source = y.source AND x.loaded = y.loaded AND x.nth = y.nth"}
-    numbered = {side: _NUMBERED.format(visits=visits[side], side=side) for side in visits}
+    numbered = {side: _NUMBERED_VISITS.format(visits=visits[side], side=side) for side in visits}
     return {
         "files_of_many": _FILES_OF_MANY.format(**visits),
-        "same_in_file": _FACED.format(**in_files, **same_value),
-        "faced": _FACED.format(**numbered, join="FULL OUTER JOIN", on="x.source = y.source AND x.nth = y.nth"),
+        "same_in_file": _FACED_VISITS.format(**in_files, **same_value),
+        "faced": _FACED_VISITS.format(**numbered, join="FULL OUTER JOIN", on="x.source = y.source AND x.nth = y.nth"),
     }
 
 
@@ -155,7 +155,7 @@ def _looks(a: str, b: str) -> dict[str, str]:
     """Return the queries that pair what is left by its pictures."""
     sides = (("gone", a), ("come", b))
     keys = {f"keys_{side}": _KEYS.format(rows=f"{side}2", run=run, limit=_MOST + 1) for side, run in sides}
-    return keys | {"alike": _SEEN.format(most=_MOST), "same_look": _ALIKE}
+    return keys | {"alike": _MATCHED_PICTURES.format(most=_MOST), "same_look": _ALIKE_VISITS}
 
 
 def _unmatched_rows(gone: str, come: str, met: str, number: str) -> dict[str, str]:
@@ -177,7 +177,7 @@ LABEL_CHANGED = """
 """
 
 #: The stages that lead to the model's input, as they describe themselves. The same code in another file is the same.
-_DESCRIBED = """
+_STAGES_OF_RUN = """
     (SELECT list((name, parameters, source_code_digest) ORDER BY stage) FROM stages
      WHERE run_id = {run} AND NOT starts_with(path, 'target'))
 """
@@ -185,7 +185,7 @@ _DESCRIBED = """
 
 def pipeline_changed(a: str, b: str) -> str:
     """Return SQL: whether two runs, given as SQL of their ids, describe their pipelines differently."""
-    return f"{_DESCRIBED.format(run=a)} IS DISTINCT FROM {_DESCRIBED.format(run=b)}"
+    return f"{_STAGES_OF_RUN.format(run=a)} IS DISTINCT FROM {_STAGES_OF_RUN.format(run=b)}"
 
 
 def scores(row: str = "graded_predictions") -> str:
@@ -206,7 +206,7 @@ def model_changed(a: str, b: str, joined: str) -> str:
     return f"coalesce({digests}, (SELECT bool_or(scores_a <> scores_b) FROM {joined} WHERE input_a = input_b))"
 
 
-_JUDGED = """
+_JUDGED_PAIRS = """
     WITH compared_labels AS (
         SELECT *, {label_changed} AS label_changed,
                CASE WHEN comparable THEN other_bytes ELSE coalesce(loaded_a <> loaded_b, false) END AS source_changed,
@@ -250,4 +250,6 @@ def flip_query(joined: str, *, model: str, pipeline: str) -> str:
     sample that has no prediction because it failed is not right.
     """
     of_input = _OF_INPUT.format(pipeline=f"({pipeline})")
-    return _JUDGED.format(label_changed=LABEL_CHANGED, joined=joined, of_input=of_input, model_changed=f"({model})")
+    return _JUDGED_PAIRS.format(
+        label_changed=LABEL_CHANGED, joined=joined, of_input=of_input, model_changed=f"({model})"
+    )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 # Without threads: each would keep the memory that it decompressed into.
-_WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 class CompressedRows:
@@ -30,7 +30,7 @@ class CompressedRows:
         #: How many bytes they take as a table.
         self.size = table.get_total_buffer_size()
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema, options=_WRITING) as stream:
+        with pa.ipc.new_stream(sink, table.schema, options=_WRITE_OPTIONS) as stream:
             stream.write_table(table.combine_chunks())
         written = sink.getvalue()
         self._compressed = mmap.mmap(-1, written.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

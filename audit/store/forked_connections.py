@@ -22,7 +22,7 @@ class Owner(Protocol):
 
 
 _OWNERS: set[weakref.ref[Owner]] = set()
-_HELD: list[list[duckdb.DuckDBPyConnection]] = []
+_HELD_CONNECTIONS: list[list[duckdb.DuckDBPyConnection]] = []
 
 
 def keep_when_forked(owner: Owner) -> None:
@@ -32,11 +32,11 @@ def keep_when_forked(owner: Owner) -> None:
 
 def _hold() -> None:
     owners = [reference() for reference in list(_OWNERS)]
-    _HELD.append([owner.connection for owner in owners if owner is not None])
+    _HELD_CONNECTIONS.append([owner.connection for owner in owners if owner is not None])
 
 
 def _let_go() -> None:
-    _HELD.pop()
+    _HELD_CONNECTIONS.pop()
 
 
 if hasattr(os, "register_at_fork"):

@@ -30,10 +30,10 @@ _MOST_PAGES = 2**16
 _DIGEST = 32
 _NAME = re.compile(rf"({INDICES_FOLDER}|{PAGES_FOLDER})/([0-9a-f]{{64}})\.(u4|i8)")
 #: What is read of a file at first: the beginning of one with a hundred thousand indices.
-_BEGINNING = 4_096
+_FIRST_BYTES = 4_096
 
 #: The column that is looked at, by table.
-INDEXED = {name: ("index",) for name, schema in SCHEMAS.items() if "index" in schema.names}
+INDEXED_COLUMNS = {name: ("index",) for name, schema in SCHEMAS.items() if "index" in schema.names}
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 #: Returns up to so many bytes from an offset of a file.
@@ -83,7 +83,7 @@ class IndexPages:
     def __init__(self, file: str, read_at: ReadAt) -> None:
         """Read the beginning; ValueError where it does not have the digest in the file's name."""
         name = _NAME.fullmatch(file)
-        data = read_at(0, _BEGINNING)
+        data = read_at(0, _FIRST_BYTES)
         count = int.from_bytes(data[:4], "little")
         if name is None or not 0 < count <= _MOST_PAGES:
             raise ValueError("it has no pages of indices")

@@ -15,10 +15,18 @@ from audit.errors import StoreBusy, StoreError
 from audit.store.commits import LOG_FOLDER, RUNS_FOLDER, manifest_path, remove_old_records, run_folder
 from audit.store.filesystem import Filesystem
 from audit.store.local_filesystem import LocalFilesystem
-from audit.store.manifest import HIDDEN, MERGED, TOMBSTONE, find_unlisted, has_lost_manifest, lock_path, read_manifest
+from audit.store.manifest import (
+    MERGED_PREFIX,
+    REMOVED_PREFIX,
+    TOMBSTONE,
+    find_unlisted,
+    has_lost_manifest,
+    lock_path,
+    read_manifest,
+)
 
 #: A temporary file outside of any run belongs to nobody once it is this old, in seconds.
-_ABANDONED = 3600.0
+_ABANDONED_AFTER = 3600.0
 #: An object that no commit lists is deleted when it is this old: its writer may have been paused.
 _OLD_OBJECT = 86_400.0
 
@@ -45,7 +53,7 @@ def clean(filesystem: Filesystem) -> CleanupResult:
     for name in filesystem.list(""):
         _remove_abandoned(filesystem, name, cleaned)
     for name in filesystem.list(RUNS_FOLDER):
-        if name.startswith(HIDDEN):
+        if name.startswith(REMOVED_PREFIX):
             _remove_hidden(filesystem, name, cleaned)
         elif name.startswith("."):
             _remove_abandoned(filesystem, f"{RUNS_FOLDER}/{name}", cleaned)
@@ -60,7 +68,7 @@ def clean_interrupted(filesystem: Filesystem, run_ids: list[str]) -> None:
         return
     with suppress(StoreError, OSError):
         for name in filesystem.list(RUNS_FOLDER):
-            if name.startswith(HIDDEN):
+            if name.startswith(REMOVED_PREFIX):
                 _remove_hidden(filesystem, name, CleanupResult())
         for run_id in run_ids:
             _clean_run(filesystem, run_id, CleanupResult(), keep_replaced=True)
@@ -100,7 +108,7 @@ def remove_leftovers(
     """
     manifest = read_manifest(filesystem, run_id)
     folder = run_folder(run_id)
-    is_merged = any(part.file.rpartition("/")[2].startswith(MERGED) for part in manifest.parts)
+    is_merged = any(part.file.rpartition("/")[2].startswith(MERGED_PREFIX) for part in manifest.parts)
     paths = [] if keep_replaced and is_merged else find_unlisted(filesystem, manifest)
     for place in (folder, f"{folder}/{LOG_FOLDER}"):
         paths += [f"{place}/{name}" for name in filesystem.list(place) if _is_temporary(name)]
@@ -143,7 +151,7 @@ def _remove_abandoned(filesystem: Filesystem, path: str, cleaned: CleanupResult)
     if not _is_temporary(path.rpartition("/")[2]) or not isinstance(filesystem, LocalFilesystem):
         return
     stamp = filesystem.stamp(path)
-    if stamp is not None and time.time() - stamp[2] / 1e9 > _ABANDONED:
+    if stamp is not None and time.time() - stamp[2] / 1e9 > _ABANDONED_AFTER:
         _remove_file(filesystem, path, cleaned)
 
 

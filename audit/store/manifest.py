@@ -34,11 +34,11 @@ from audit.store.run_row import parse_run
 from audit.store.schema import SCHEMAS
 
 #: What the name of a part that a merge wrote begins with.
-MERGED = "merged-"
+MERGED_PREFIX = "merged-"
 #: A file in a run's folder that says: this run is being removed.
 TOMBSTONE = ".removed"
 #: How the name of a run's folder begins that is being removed, in a directory.
-HIDDEN = ".removed-"
+REMOVED_PREFIX = ".removed-"
 #: No part has more rows; a few bytes of Parquet can claim, and make a reader reserve memory for, any number.
 MOST_ROWS = 2**26
 #: How often a manifest is read again that is replaced while it is being read.

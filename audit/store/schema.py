@@ -43,13 +43,13 @@ def arrow_schema(row: type) -> pa.Schema:
 SCHEMAS: dict[str, pa.Schema] = {table: arrow_schema(row) for table, row in TABLES.items()}
 
 #: Columns that were added after version 1: table, column, and the version that added it.
-ADDED: dict[str, dict[str, int]] = {
+ADDED_COLUMNS: dict[str, dict[str, int]] = {
     table: added
     for table, row in TABLES.items()
     if (added := {name: column.since for name, column in columns_of(row).items() if column.since > 1})
 }
 #: Version of the columns. Each part says which version it was written with.
-SCHEMA_VERSION = max(since for added in ADDED.values() for since in added.values())
+SCHEMA_VERSION = max(since for added in ADDED_COLUMNS.values() for since in added.values())
 
 #: The `runs` table is made from the manifests, not from parts.
 RUNS = arrow_schema(Run)
@@ -57,14 +57,14 @@ RUNS = arrow_schema(Run)
 
 def schema_at(table: str, version: int) -> pa.Schema:
     """Return the columns that a table had at a version of the schema."""
-    added = ADDED.get(table, {})
+    added = ADDED_COLUMNS.get(table, {})
     return pa.schema([field for field in SCHEMAS[table] if added.get(field.name, 1) <= version])
 
 
 @cache
 def is_older(table: str, version: int) -> bool:
     """Tell whether parts of this version lack columns that the table has now."""
-    return any(since > version for since in ADDED.get(table, {}).values())
+    return any(since > version for since in ADDED_COLUMNS.get(table, {}).values())
 
 
 def add_missing_columns(name: str, rows: pa.Table) -> pa.Table:

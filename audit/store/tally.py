@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: The tables that are counted, and the columns that this takes.
-COUNTED = {"samples": ("epoch", "split", "status"), "predictions": ("epoch", "call", "correct")}
+COUNTED_COLUMNS = {"samples": ("epoch", "split", "status"), "predictions": ("epoch", "call", "correct")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Tally:
             # Only the columns that are counted, since outputs are large.
             # Without a Python number to compare with: pyarrow imports pandas to convert one.
             later = pc.cast(predictions["call"], pa.bool_())
-            predictions = predictions.select(COUNTED["predictions"]).filter(
+            predictions = predictions.select(COUNTED_COLUMNS["predictions"]).filter(
                 pc.or_kleene(pc.is_null(later), pc.invert(later))
             )
         return cls(

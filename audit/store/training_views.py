@@ -24,7 +24,7 @@ SPIKE_SPREADS, SPIKE_SHARE = 5.0, 0.05
 
 _KEY = "run_id, phase, split, root, source, index"
 
-_SEEN = """
+_SEEN_SAMPLES = """
     SELECT p.run_id, t.phase, s.split, s.root, s.source, p.index, p.epoch, p.visit, p.label, p.label_name, p.correct,
            p.logits, CASE WHEN p.label >= 0 THEN p.probabilities[p.label + 1] END::DOUBLE AS probability
     FROM graded_predictions p LEFT JOIN samples s USING (run_id, epoch, index, visit)
@@ -33,7 +33,7 @@ _SEEN = """
     WHERE p.correct IS NOT NULL
 """
 
-_NAMED = "arg_max(label, (epoch, visit)) AS label, arg_max(label_name, (epoch, visit)) AS label_name"
+_LABEL_COLUMNS = "arg_max(label, (epoch, visit)) AS label, arg_max(label_name, (epoch, visit)) AS label_name"
 
 #: The label's logit less the largest other one. A single logit x stands for the pair (0, x).
 _MARGIN = """
@@ -46,9 +46,9 @@ VIEWS: dict[str, str] = {
     # Toneva et al. 2019: how often a sample was right and then wrong again, when it was first right, or that it never was.
     "forgetting": f"""
         WITH ordered AS (
-            SELECT *, lag(correct) OVER (PARTITION BY {_KEY} ORDER BY epoch, visit) AS before FROM ({_SEEN})
+            SELECT *, lag(correct) OVER (PARTITION BY {_KEY} ORDER BY epoch, visit) AS before FROM ({_SEEN_SAMPLES})
         )
-        SELECT {_KEY}, {_NAMED}, count(DISTINCT epoch) AS epochs, count(*) AS visits,
+        SELECT {_KEY}, {_LABEL_COLUMNS}, count(DISTINCT epoch) AS epochs, count(*) AS visits,
                count(*) FILTER (before AND NOT correct) AS forgetting_events,
                min(epoch) FILTER (correct) AS first_learned_epoch, NOT bool_or(correct) AS never_learned,
                arg_max(correct, (epoch, visit)) AS last_correct
@@ -60,21 +60,21 @@ VIEWS: dict[str, str] = {
             SELECT {_KEY}, epoch, arg_max(label, visit) AS label, arg_max(label_name, visit) AS label_name,
                    max(visit) AS visit, count(*) AS visits, avg(correct::INT) AS right_share,
                    avg(probability) FILTER (isfinite(probability)) AS confidence
-            FROM ({_SEEN}) GROUP BY {_KEY}, epoch
+            FROM ({_SEEN_SAMPLES}) GROUP BY {_KEY}, epoch
         )
-        SELECT {_KEY}, {_NAMED}, count(*) AS epochs, sum(visits)::BIGINT AS visits, avg(confidence) AS confidence,
+        SELECT {_KEY}, {_LABEL_COLUMNS}, count(*) AS epochs, sum(visits)::BIGINT AS visits, avg(confidence) AS confidence,
                stddev_pop(confidence) AS variability, avg(right_share) AS correctness
         FROM by_epoch GROUP BY {_KEY}
     """,
     # Pleiss et al. 2020: the mean margin over epochs; far below 0 a sample is likely to be labelled wrongly.
     "aum": f"""
-        WITH margins AS (SELECT *, {_MARGIN} AS logit_margin FROM ({_SEEN})),
+        WITH margins AS (SELECT *, {_MARGIN} AS logit_margin FROM ({_SEEN_SAMPLES})),
         by_epoch AS (
             SELECT {_KEY}, epoch, arg_max(label, visit) AS label, arg_max(label_name, visit) AS label_name,
                    max(visit) AS visit, count(*) AS visits, avg(logit_margin) AS logit_margin
             FROM margins GROUP BY {_KEY}, epoch
         )
-        SELECT {_KEY}, {_NAMED}, count(*) AS epochs, sum(visits)::BIGINT AS visits, avg(logit_margin) AS aum
+        SELECT {_KEY}, {_LABEL_COLUMNS}, count(*) AS epochs, sum(visits)::BIGINT AS visits, avg(logit_margin) AS aum
         FROM by_epoch GROUP BY {_KEY}
     """,
     # One row for each sample of each step whose loss is not finite or stands out of the steps before it.

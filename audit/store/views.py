@@ -10,26 +10,26 @@ from audit.store.training_views import VIEWS as TRAINING_VIEWS
 from audit.tables import PredictionRow, SampleRow
 
 #: What a prediction adds to its sample: the columns that `samples` does not have, but for the numbers of the call.
-PREDICTED = tuple(
+PREDICTED_COLUMNS = tuple(
     name for name in columns_of(PredictionRow) if name not in columns_of(SampleRow) and name not in ("call", "number")
 )
-_PREDICTED = ", ".join(f"p.{name}" for name in PREDICTED)
+_PREDICTED_COLUMNS = ", ".join(f"p.{name}" for name in PREDICTED_COLUMNS)
 
 #: Of the predictions of one visit, the condition for the one that is graded: that of the first recorded model, of its calls the first.
-GRADED = "coalesce(call, 0) = 0"
+GRADED_CONDITION = "coalesce(call, 0) = 0"
 
 #: In the order they are created: each may use those before it.
 VIEWS: dict[str, str] = {
     # One prediction for each visit.
-    "graded_predictions": f"FROM predictions WHERE {GRADED}",
+    "graded_predictions": f"FROM predictions WHERE {GRADED_CONDITION}",
     "lineage": f"""
-        SELECT s.* EXCLUDE (source_raw), {_PREDICTED}
+        SELECT s.* EXCLUDE (source_raw), {_PREDICTED_COLUMNS}
         FROM samples s LEFT JOIN graded_predictions p USING (run_id, epoch, index, visit)
     """,
     # As in lineage, but the label is the one it was graded against: a condition on it then picks among predictions
     # before they are joined, which of millions takes a tenth of the memory.
     "wrong_predictions": f"""
-        SELECT s.* EXCLUDE (source_raw) REPLACE (p.label AS label, p.label_name AS label_name), {_PREDICTED}
+        SELECT s.* EXCLUDE (source_raw) REPLACE (p.label AS label, p.label_name AS label_name), {_PREDICTED_COLUMNS}
         FROM samples s JOIN graded_predictions p USING (run_id, epoch, index, visit) WHERE NOT p.correct
     """,
     # Predictions of inputs that were mixed from several samples, with those samples. None of them is graded.
@@ -97,11 +97,11 @@ def _side(row: str, side: str) -> str:
     )
 
 
-_MATCHED = comparison.with_clause(
+_MATCHES_MACRO = comparison.with_clause(
     _chosen_run("a") | _chosen_run("b") | comparison.matching_queries(_is_chosen("a"), _is_chosen("b"))
 )
 _RUNS = ("(SELECT run_id FROM run_a)", "(SELECT run_id FROM run_b)")
-_JUDGED = comparison.flip_query(
+_FLIPS_MACRO = comparison.flip_query(
     "FROM joined",
     model=comparison.model_changed(*_RUNS, "joined"),
     pipeline=comparison.pipeline_changed(*_RUNS),
@@ -143,7 +143,7 @@ MACROS: dict[str, str] = {
     """,
     # Which visit of one run is which of another. A visit without a partner has NULLs.
     "matches(a, b)": f"""TABLE
-        {_MATCHED}
+        {_MATCHES_MACRO}
         SELECT source AS source_a, coalesce(renamed_to, source) AS source_b, how, index_a, visit_a, index_b, visit_b,
                label_a, label_b, failed_a, failed_b, other_bytes AS source_changed,
                {comparison.LABEL_CHANGED} AS label_changed
@@ -157,7 +157,7 @@ MACROS: dict[str, str] = {
     """,
     # Predictions that are not what they were, and why.
     "flips(a, b)": f"""TABLE
-        {_MATCHED}, joined AS MATERIALIZED (
+        {_MATCHES_MACRO}, joined AS MATERIALIZED (
             SELECT p.*, v.digest AS loaded_a, w.digest AS loaded_b, {_side("x", "a")}, {_side("y", "b")}
             FROM pairs p
             LEFT JOIN (FROM stage_outputs WHERE {_is_chosen("a")} AND stage = 0) v
@@ -169,7 +169,7 @@ MACROS: dict[str, str] = {
         )
         SELECT coalesce(renamed_to, source) AS source, source AS source_a, index_a, index_b, visit_a, visit_b, label_a,
                label_b, predicted_a, predicted_b, correct_a, correct_b, flip, cause
-        FROM ({_JUDGED})
+        FROM ({_FLIPS_MACRO})
         WHERE flip IS NOT NULL ORDER BY index_b, visit_b, index_a
     """,
 }

@@ -20,7 +20,7 @@ from audit.records import Columns
 from audit.store.arrow_columns import array_of, constant_column, null_column
 from audit.store.schema import SCHEMAS
 
-_STAMPED = {"run_id", "epoch", "visit", "batch"}
+_STAMPED_COLUMNS = {"run_id", "epoch", "visit", "batch"}
 #: A table's name, the length of its stream, and that of the payloads behind it.
 _HEADER = struct.Struct("<16sQQ")
 _BLOBS = "data"
@@ -34,7 +34,7 @@ def _packed_schema(table: str) -> pa.Schema:
     fields = [
         field if field.name != _BLOBS else pa.field(_BLOBS, pa.int64())
         for field in SCHEMAS[table]
-        if field.name not in _STAMPED
+        if field.name not in _STAMPED_COLUMNS
     ]
     if table != "samples" and "index" in SCHEMAS[table].names and "position" not in SCHEMAS[table].names:
         # The place in the batch is how a row finds its visit number again.
@@ -42,8 +42,10 @@ def _packed_schema(table: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-PACKED = {table: _packed_schema(table) for table in ("samples", "sample_sources", "stage_outputs", "payloads", "rng")}
-_NAMES = {table: tuple(schema.names) for table, schema in PACKED.items()}
+PACKED_SCHEMAS = {
+    table: _packed_schema(table) for table in ("samples", "sample_sources", "stage_outputs", "payloads", "rng")
+}
+_NAMES = {table: tuple(schema.names) for table, schema in PACKED_SCHEMAS.items()}
 
 
 def prepare() -> None:
@@ -83,7 +85,7 @@ def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
     found = {}
     for name, rows in tables.items():
         if rows.rows:
-            fields = PACKED[name]
+            fields = PACKED_SCHEMAS[name]
             arrays = [
                 _column(rows, field) if field.name != _BLOBS else _borrowed_blobs(rows.data[_BLOBS]) for field in fields
             ]
@@ -110,7 +112,7 @@ def _borrowed_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
 
 
 def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
-    schema = PACKED[name]
+    schema = PACKED_SCHEMAS[name]
     arrays = [
         _column(rows, field) if field.name != _BLOBS else array_of(_lengths(rows.data[_BLOBS]), field.type)
         for field in schema

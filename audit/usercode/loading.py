@@ -21,7 +21,7 @@ from audit.usercode.search import find_code, find_named_code, forget_changed, is
 
 _collector: ContextVar[CodeFiles | None] = ContextVar("collector", default=None)
 #: Names under which files were loaded; another file may have them next.
-_given: set[str] = set()
+_given_names: set[str] = set()
 
 
 def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType:
@@ -39,7 +39,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
         FINDER.lock,
     ):
         name = stem if free else f"{stem}@{path}"
-        _given.add(name)
+        _given_names.add(name)
         return _load(find_code(name, path))
 
 
@@ -140,7 +140,7 @@ def _is_free(name: str, path: str) -> bool:
     """Return whether the name means this file, another that was named before, or nothing yet: a user's datasets.py must not
     become everyone's."""
     loaded = sys.modules.get(name)
-    if name in _given and (loaded is None or is_ours(loaded)):
+    if name in _given_names and (loaded is None or is_ours(loaded)):
         return True
     try:
         found = importlib.util.find_spec(name)

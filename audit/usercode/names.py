@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def is_code_name(spec: str) -> bool:
@@ -13,6 +13,6 @@ def is_code_name(spec: str) -> bool:
     if spec.endswith(".py"):
         return True
     place, _, name = spec.rpartition(":")
-    if not place or not _DOTTED.fullmatch(name) or os.path.exists(spec):
+    if not place or not _DOTTED_NAME.fullmatch(name) or os.path.exists(spec):
         return False
-    return place.endswith(".py") or _DOTTED.fullmatch(place) is not None
+    return place.endswith(".py") or _DOTTED_NAME.fullmatch(place) is not None

@@ -18,7 +18,7 @@ from PIL import Image
 
 from audit.values import native as loops
 
-_PADDING = np.uint32(0xFF000000)
+_PADDING_BITS = np.uint32(0xFF000000)
 _KEEP = 1 << 20  # pixels; a larger scratch buffer is made and dropped
 
 _scratch = threading.local()
@@ -68,7 +68,7 @@ def summed_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]
     if loops.native is not None:
         return out, loops.native.rgbx(source, out)
     if isinstance(source, bytes):
-        np.bitwise_or(np.frombuffer(source, "<u4"), _PADDING, out=out)
+        np.bitwise_or(np.frombuffer(source, "<u4"), _PADDING_BITS, out=out)
     else:
         _copy(source, count, out)
     return out, None
@@ -115,7 +115,7 @@ def raw_rgb(image: Image.Image) -> Any:
 def _copy(capsule: Any, count: int, out: npt.NDArray[np.uint32]) -> None:
     address = _address(capsule, count)
     words = np.frombuffer(memoryview((ctypes.c_uint32 * count).from_address(address)), np.uint32)
-    np.bitwise_or(words, _PADDING, out=out)
+    np.bitwise_or(words, _PADDING_BITS, out=out)
     # Only now may the caller release the capsule: it owns the memory behind `words`.
     del words
 

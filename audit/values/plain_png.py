@@ -16,7 +16,7 @@ _BEGIN = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
 #: The bytes before the lines (signature, IHDR, the heads of IDAT, of its zlib stream and of the one stored block), and behind them.
 _BEFORE, _BEHIND = 33 + 8 + 2 + 5, 4 + 4 + 12
 _HEAD = struct.Struct(">II5B4xI4sBBB")
-_STORED = (0x78, 0x01, 0x01)
+_STORED_HEADER = (0x78, 0x01, 0x01)
 _EIGHT_BITS = {(8, 0, 0, 0, 0): 1, (8, 2, 0, 0, 0): 3}
 
 
@@ -39,7 +39,7 @@ def read_plain_png(data: bytes) -> Any:
         return None
     width, height, *settings, size, name, first, second, block = _HEAD.unpack_from(data, 16)
     bands = _EIGHT_BITS.get(tuple(settings))
-    if bands is None or name != b"IDAT" or (first, second, block) != _STORED:
+    if bands is None or name != b"IDAT" or (first, second, block) != _STORED_HEADER:
         return None
     line = 1 + width * bands
     lines = height * line

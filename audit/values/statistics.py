@@ -32,7 +32,7 @@ class Statistics(NamedTuple):
     nonfinite: int | None = None
 
 
-NOTHING = Statistics()
+NO_STATISTICS = Statistics()
 
 
 def of_histogram(counts: list[int], bands: int) -> Statistics:
@@ -62,7 +62,7 @@ def of_array(values: Any) -> Statistics:
     flat = values.reshape(-1)
     code = flat.dtype.kind
     if code not in "biufc":
-        return NOTHING
+        return NO_STATISTICS
     if not flat.size:
         return Statistics(zeros=0, nonfinite=0)
     if code == "b":

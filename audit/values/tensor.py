@@ -137,7 +137,7 @@ class TensorKind(ValueKind):
         digest, size = self.fingerprint(value)
         head, parts = tensor_parts.take_apart(value)
         shape = tuple(head.get("shape", (len(parts),)))
-        return Facts(self.name, head["dtype"], shape, head["layout"], digest, *statistics.NOTHING, size)
+        return Facts(self.name, head["dtype"], shape, head["layout"], digest, *statistics.NO_STATISTICS, size)
 
     def preview_fast(self, value: Any) -> Preview | None:
         """Return the preview of a plain float32 or uint8 tensor that looks like a picture; None for every other tensor."""

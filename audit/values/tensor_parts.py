@@ -13,7 +13,7 @@ from audit.values import composite, hashing
 from audit.values.base import DecodeOptions, EncodedValue, damage_error, unpack
 
 #: Names of the parts of each compressed sparse layout.
-_COMPRESSED = {"sparse_csr": "row", "sparse_bsr": "row", "sparse_csc": "col", "sparse_bsc": "col"}
+_COMPRESSED_PARTS = {"sparse_csr": "row", "sparse_bsr": "row", "sparse_csc": "col", "sparse_bsc": "col"}
 ENCODING = "parts"
 
 
@@ -26,7 +26,7 @@ def is_in_parts(value: Any) -> bool:
         return True
     if value.is_quantized:
         return bool(value.qscheme() in (torch.per_tensor_affine, torch.per_channel_affine))
-    return value.layout is torch.sparse_coo or _layout(value) in _COMPRESSED
+    return value.layout is torch.sparse_coo or _layout(value) in _COMPRESSED_PARTS
 
 
 def take_apart(value: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -46,7 +46,7 @@ def take_apart(value: Any) -> tuple[dict[str, Any], list[Any]]:
             return head | {"layout": "quantized", "axis": value.q_per_channel_axis()}, [value.int_repr(), *scales]
         if value.layout is torch.sparse_coo:
             return head | {"coalesced": value.is_coalesced()}, [value._indices(), value._values()]
-        if _COMPRESSED[head["layout"]] == "row":
+        if _COMPRESSED_PARTS[head["layout"]] == "row":
             return head, [value.crow_indices(), value.col_indices(), value.values()]
         return head, [value.ccol_indices(), value.row_indices(), value.values()]
 
@@ -98,7 +98,7 @@ def _put_together(head: dict[str, Any], parts: list[Any]) -> Any:
     if layout == "sparse_coo":
         made = torch.sparse_coo_tensor(*parts, head["shape"], check_invariants=True)
         return made._coalesced_(True) if head["coalesced"] else made
-    if layout not in _COMPRESSED:
+    if layout not in _COMPRESSED_PARTS:
         raise damage_error(f"a tensor has no layout {layout!r}")
     return torch.sparse_compressed_tensor(*parts, head["shape"], layout=getattr(torch, layout), check_invariants=True)
 

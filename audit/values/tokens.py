@@ -63,7 +63,7 @@ class TokensKind(ValueKind):
         mode = type(value).__name__
         dtype, raw = _to_bytes(value)
         digest = hashing.digest_parts(self.name, f"{mode}[{dtype}]", (len(value),), raw)
-        stats = statistics.of_array(np.frombuffer(raw, "<i8")) if dtype == "int64" else statistics.NOTHING
+        stats = statistics.of_array(np.frombuffer(raw, "<i8")) if dtype == "int64" else statistics.NO_STATISTICS
         return Facts(self.name, dtype, (len(value),), mode, digest, *stats, len(raw))
 
     def preview(self, value: Any) -> Preview | None:

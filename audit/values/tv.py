@@ -9,7 +9,7 @@ from typing import Any
 from audit.values import hashing
 from audit.values.base import damage_error
 
-_KEPT = ("canvas_size", "clamping_mode", "format")
+_KEPT_ATTRIBUTES = ("canvas_size", "clamping_mode", "format")
 _MODULE = "torchvision.tv_tensors"
 
 
@@ -39,7 +39,7 @@ def metadata_of(value: Any) -> dict[str, Any] | None:
 
 def _kept_attributes(value: Any) -> dict[str, Any]:
     kept: dict[str, Any] = {}
-    for name in _KEPT:
+    for name in _KEPT_ATTRIBUTES:
         if hasattr(value, name):
             found = getattr(value, name)
             kept[name] = list(found) if name == "canvas_size" else getattr(found, "value", found)
@@ -79,7 +79,7 @@ def rebuild(tensor: Any, kept: dict[str, Any] | None) -> Any:
     made = getattr(tv_tensors, str(kept["type"]), None)
     if made is None:
         raise damage_error(f"this torchvision has no tv_tensor {kept['type']!r}")
-    extra = {key: kept[key] for key in _KEPT if key in kept}
+    extra = {key: kept[key] for key in _KEPT_ATTRIBUTES if key in kept}
     if "canvas_size" in extra:
         extra["canvas_size"] = tuple(extra["canvas_size"])
     return made(tensor, **extra)

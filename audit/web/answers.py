@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_KEPT = 300
+_MOST_KEPT = 300
 
 
 class Answers:
@@ -36,7 +36,7 @@ class Answers:
                 return known
             begun: Future[T] = self._pool.submit(answer)
             self._kept[question] = begun
-            while len(self._kept) > _KEPT:
+            while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
             return begun
 

@@ -20,18 +20,18 @@ from audit.web.pages import map as map_page
 from audit.web.respond import STATIC, Page, form_page, page, respond, warm
 from audit.web.state import AppState
 
-_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
+_CACHE_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 def _serve_shared(request: Request) -> Response:
     name = request.url.path.rpartition("/")[2]
     return Response(
-        read_shared(name), media_type="text/css" if name.endswith(".css") else "text/javascript", headers=_FOREVER
+        read_shared(name), media_type="text/css" if name.endswith(".css") else "text/javascript", headers=_CACHE_FOREVER
     )
 
 
 def _icon(_: Request) -> Response:
-    return Response((STATIC / "icon.svg").read_bytes(), media_type="image/svg+xml", headers=_FOREVER)
+    return Response((STATIC / "icon.svg").read_bytes(), media_type="image/svg+xml", headers=_CACHE_FOREVER)
 
 
 ROUTES = [

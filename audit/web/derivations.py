@@ -19,7 +19,7 @@ from audit.web.warm_process import WarmProcess
 
 Key = tuple[str, int, int, int]
 
-_KEPT = 8
+_MOST_KEPT = 8
 
 
 class Derivations:
@@ -41,7 +41,7 @@ class Derivations:
         with self._one:
             if key not in self._kept:
                 self._kept[key] = self._run(key)
-                while len(self._kept) > _KEPT:
+                while len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
             return self._kept[key]
 

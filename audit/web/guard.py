@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "audit_token"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_READING = ("GET", "HEAD")
+_READING_METHODS = ("GET", "HEAD")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9_.-]{1,253}))(?::[0-9]{1,5})?")
 
 HEADERS = {
@@ -80,7 +80,7 @@ class Guard:
     def _refusal(self, method: str, headers: Headers) -> Response | None:
         if not self._is_ours(headers.get("host", "")):
             return _refuse("This server does not answer requests for this host name.", 421)
-        if method not in (*_READING, "POST"):
+        if method not in (*_READING_METHODS, "POST"):
             return _refuse("Only read requests are allowed.", 405)
         origin = headers.get("origin")
         if origin is not None and not self._is_same(origin, headers.get("host", "")):
@@ -121,7 +121,7 @@ class Guard:
             return None
         asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in asked if name == "token"), "")
-        if not self._matches(given) or scope["method"] not in _READING:
+        if not self._matches(given) or scope["method"] not in _READING_METHODS:
             return _refuse("This server needs its token: open the address that `audit ui` printed.", 401)
         rest = urlencode([(name, value) for name, value in asked if name != "token"])
         # A browser would read a path that begins with two slashes as another host.

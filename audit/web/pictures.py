@@ -15,7 +15,7 @@ from audit.lineage.trace import Trace
 from audit.report.html.previews import EncodedPicture, encode_bytes
 from audit.sources.files import size_of
 
-_KEPT = 4_000
+_MOST_KEPT = 4_000
 _LARGEST_SOURCE = 64 * 2**20
 
 
@@ -45,7 +45,7 @@ class Pictures:
         """Store a picture in the cache."""
         with self._lock:
             self._kept[key] = picture
-            while len(self._kept) > _KEPT:
+            while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
 
     def expect(self, keys: list[Hashable], future: Future[None]) -> None:

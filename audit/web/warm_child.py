@@ -25,7 +25,7 @@ from audit.web import derive_job, replay_job
 #: What is done for a request, by its name: each takes the request and returns the bytes of the answer.
 JOBS: dict[str, Callable[..., bytes]] = {"replay": replay_job.answer, "derive": derive_job.answer}
 #: Loading these takes seconds, using them afterwards does not. None starts a thread of Python's or a pool of torch's.
-_LOADED = (
+_LOADED_MODULES = (
     *(
         "numpy.random",
         "torch",
@@ -45,7 +45,7 @@ _PARENT_DEATH_SIGNAL = 1
 def main() -> None:
     """Load, then fork, hand over, reap and kill on request."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    for name in _LOADED:
+    for name in _LOADED_MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     alive: set[int] = set()

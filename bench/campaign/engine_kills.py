@@ -31,7 +31,7 @@ _ROOT = Path(__file__).parent.parent.parent
 _SAMPLES = 12
 _CALLS = 110
 #: One run in so many is taken up again to its end.
-_RESUMED = 5
+_RESUME_EVERY = 5
 
 
 def run(trial: Trial) -> None:
@@ -121,7 +121,7 @@ def _judge(trial: Trial, place: Path) -> str | None:
         trial.counts["before there was a run"] += wrong is None
         return wrong
     trial.counts["samples committed before the kill"] += found.samples
-    if trial.tried % _RESUMED or found.status == "complete":
+    if trial.tried % _RESUME_EVERY or found.status == "complete":
         return None
     trial.counts["taken up again"] += 1
     code, _ = Child(lambda _: command("run", "--resume", found.run_id, "--store", str(place))).end()

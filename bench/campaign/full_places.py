@@ -21,7 +21,7 @@ from bench.campaign.trial import Trial
 
 GOAL = 200
 COUNTS = "commands with full shared memory or a full temporary folder"
-_SHARED = "/dev/shm"
+_SHARED_MEMORY = "/dev/shm"
 _LONGEST = 120.0
 _CANNOT_MOUNT = 77
 #: What is asked of a store with two runs while the temporary folder is full.
@@ -60,7 +60,7 @@ def _fill_shared(trial: Trial, place: Path) -> None:
     size = trial.chance.choice((4, 16, 40, 48, 64, 100, 200, 400))
     more = ("--capture", trial.chance.choice(("digest", "full")), "--start-method", method)
     what = f"run --workers {workers} {' '.join(more)} with {size} kB of shared memory"
-    _try(trial, place, what, _SHARED, size, lambda: record(place, workers, *more))
+    _try(trial, place, what, _SHARED_MEMORY, size, lambda: record(place, workers, *more))
 
 
 def _fill_temporary(trial: Trial, place: Path, small: Path) -> None:

@@ -80,14 +80,14 @@ def _iterate_unguarded(self: ResilientLoader, batches: Any, workers: int | None 
     return iter(self._loader(batches, self.worker_count(len(batches)) if workers is None else workers))
 
 
-_APPENDING = "audit.store.write.writer.RunWriter.append"
-_FLUSHING = "audit.store.write.writer.RunWriter.flush"
+_APPEND_NAME = "audit.store.write.writer.RunWriter.append"
+_FLUSH_NAME = "audit.store.write.writer.RunWriter.flush"
 _WRITE_ERROR = "audit.store.durable_files.write_error"
 
-PLANTED: dict[str, PlantedFault] = {
-    "writer_kills": PlantedFault(_FLUSHING, lambda _: None, 25, slow=True),
-    "engine_kills": PlantedFault(_APPENDING, _without_stages, 4, slow=True),
-    "bucket_kills": PlantedFault(_FLUSHING, lambda _: None, 40, slow=True),
+PLANTED_FAULTS: dict[str, PlantedFault] = {
+    "writer_kills": PlantedFault(_FLUSH_NAME, lambda _: None, 25, slow=True),
+    "engine_kills": PlantedFault(_APPEND_NAME, _without_stages, 4, slow=True),
+    "bucket_kills": PlantedFault(_FLUSH_NAME, lambda _: None, 40, slow=True),
     "errnos": PlantedFault(_WRITE_ERROR, lambda _, __, error: error, 12),
     "power_cuts": PlantedFault("audit.store.durable_files.flush_folder", lambda _: None, 12),
     "damage": PlantedFault("audit.store.maintain.verify._examine", lambda *_: (None, None), 30),
@@ -97,16 +97,16 @@ PLANTED: dict[str, PlantedFault] = {
     "full_places": PlantedFault(
         "audit.engines.resilient_loader.ResilientLoader._make_iterator", _iterate_unguarded, 60, slow=True
     ),
-    "memory_kills": PlantedFault(_APPENDING, _without_failures, 4, slow=True),
+    "memory_kills": PlantedFault(_APPEND_NAME, _without_failures, 4, slow=True),
     "clock": PlantedFault("audit.store.write.writer.read_manifests", lambda _: ([], []), 15),
-    "readers": PlantedFault(_APPENDING, _table_by_table, 30, slow=True),
-    "many_samples": PlantedFault(_APPENDING, _with_a_leak, 14_000, slow=True),
+    "readers": PlantedFault(_APPEND_NAME, _table_by_table, 30, slow=True),
+    "many_samples": PlantedFault(_APPEND_NAME, _with_a_leak, 14_000, slow=True),
 }
 
 
 def finds_fault(member: str, folder: Path, seconds: float = 120.0) -> bool:
     """Run a member of the campaign with its fault in place; return whether it found anything bad."""
-    planted = PLANTED[member]
+    planted = PLANTED_FAULTS[member]
     trial = Trial(_SEED, seconds, planted.tries, folder)
     with warnings.catch_warnings(), _replace(planted.place, planted.fault), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -129,7 +129,7 @@ def _replace(place: str, fault: Any) -> Iterator[None]:
 def main() -> int:
     """Look for the fault of each member that is named, or of all."""
     missed = 0
-    for member in sys.argv[1:] or PLANTED:
+    for member in sys.argv[1:] or PLANTED_FAULTS:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="audit-campaign-") as folder:
             found = finds_fault(member, Path(folder))

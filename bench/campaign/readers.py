@@ -19,7 +19,7 @@ GOAL = 600
 COUNTS = "seconds of 8 readers beside a writer, merges and removals"
 _READERS = 8
 #: The store keeps so many runs; older ones are removed.
-_KEPT = 6
+_KEPT_RUNS = 6
 #: Seconds between two looks of one reader: two cores serve all of them.
 _PAUSE = 0.25
 _QUERY = (
@@ -69,7 +69,7 @@ def _write_and_merge(trial: Trial, place: Path) -> None:
     with Reader(str(place)) as reader:
         compact(reader, writer.run.run_id)
         trial.counts["merges"] += 1
-        for row in reader.runs()[:-_KEPT]:
+        for row in reader.runs()[:-_KEPT_RUNS]:
             remove(reader, row.run_id)
             trial.counts["removals"] += 1
     if (wrong := find_loss(place, {writer.run.run_id: 12 * BATCH})) is not None:

@@ -22,7 +22,7 @@ from bench.campaign.replay_stages import BYTES, FLOATS, PIL, Entry
 MODES = ("run", "loader", "dataset")
 WORKERS = (0, 1, 2)
 BATCHES = (1, 3, 8, 16)
-_SHRINKING = ("LinearTransformation", "CenterCrop", "FiveCrop", "TenCrop", "UniformTemporalSubsample")
+_SHRINKING_STAGES = ("LinearTransformation", "CenterCrop", "FiveCrop", "TenCrop", "UniformTemporalSubsample")
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def _add(built: list[Any], entry: Entry, kind: str, r: random.Random, names: lis
         stage = _contain(stage, kind, r, names)
     built.append(stage)
     names.append(entry.name)
-    if entry.name.endswith(_SHRINKING):
+    if entry.name.endswith(_SHRINKING_STAGES):
         built.append(v2.Resize((stages.SIDE, stages.SIDE), antialias=True))
     return entry.gives or kind
 

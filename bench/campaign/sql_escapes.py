@@ -63,7 +63,7 @@ _READS = (
         "query_table('{canary}')",
     ),
 )
-_AROUND = (
+_WRAPPERS_OF_QUERIES = (
     *(
         "{q}",
         "WITH x AS ({q}) SELECT 1",
@@ -153,7 +153,7 @@ def _query(chance: random.Random, outside: Path, canary: Path, stray: Path) -> s
         "setting": chance.choice(_SETTINGS),
         "value": chance.choice(("true", "false", f"'{outside}'", "['/']", "'99GB'")),
     }
-    return chance.choice(_AROUND).format(q=inner.format(**words))
+    return chance.choice(_WRAPPERS_OF_QUERIES).format(q=inner.format(**words))
 
 
 def _digest(folder: Path) -> str:

@@ -13,7 +13,7 @@ from audit.store.read.reader import Reader
 from bench.campaign.__main__ import MEMBERS
 from bench.campaign.calls import watch_calls
 from bench.campaign.errnos import Fault
-from bench.campaign.planted import PLANTED, finds_fault
+from bench.campaign.planted import PLANTED_FAULTS, finds_fault
 from bench.campaign.stores import BATCH, find_loss, make_fresh, write_run
 from bench.campaign.trial import Trial
 from bench.campaign.upkeep import REMOVE, UPKEEP, keep_up
@@ -32,11 +32,11 @@ def test_nothing_bad_happens(tmp_path: Path, member: str, tries: int) -> None:
 
 
 def test_every_member_has_a_planted_fault() -> None:
-    assert list(PLANTED) == list(MEMBERS)
+    assert list(PLANTED_FAULTS) == list(MEMBERS)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("member", [member for member, planted in PLANTED.items() if not planted.slow])
+@pytest.mark.parametrize("member", [member for member, planted in PLANTED_FAULTS.items() if not planted.slow])
 def test_a_planted_fault_is_found(tmp_path: Path, member: str) -> None:
     assert finds_fault(member, tmp_path)
 

@@ -87,7 +87,9 @@ def test_columns_that_came_later_are_null(version_1: Path, monkeypatch: pytest.M
     location = version_1 / "lineage"
     wider = schema.SCHEMAS["predictions"].append(pa.field("later", pa.string()))
     monkeypatch.setitem(schema.SCHEMAS, "predictions", wider)
-    monkeypatch.setitem(schema.ADDED, "predictions", {**schema.ADDED.get("predictions", {}), "later": 2})
+    monkeypatch.setitem(
+        schema.ADDED_COLUMNS, "predictions", {**schema.ADDED_COLUMNS.get("predictions", {}), "later": 2}
+    )
     store = audit.open(location)
     audit.run(
         version_1 / "digits",

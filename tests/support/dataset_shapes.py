@@ -498,7 +498,7 @@ SHAPES = [
     Shape("function made in the call", UnreachableTransform, [], unseen="Tensor.float"),
 ]  # fmt: skip
 #: Datasets that make whole batches by code of their own.
-BATCHED = [
+BATCHED_SHAPES = [
     Shape("StackDataset", lambda: StackDataset(NamedAttribute("tf"), NamedAttribute("tf")), []),
     Shape("Hugging Face set_transform", functools.partial(hugging_face, "with_transform"), []),
 ]

@@ -12,7 +12,7 @@ from further_shapes import FURTHER
 from torch.utils.data import IterableDataset
 from torchvision_datasets import CASES, Case
 from torchvision_flow_datasets import FLOWS
-from torchvision_packed_datasets import NOT_BUILT, PACKED
+from torchvision_packed_datasets import NOT_BUILT, PACKED_DATASETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "DATASETS.md"
 _INTRODUCTION = """# Datasets
@@ -175,7 +175,7 @@ Each is built from a few small files, with `transform=ToTensor()` where it takes
 def datasets_page() -> str:
     """Return the whole page."""
     shapes = "".join(f"{_row(shape)}\n" for shape in [*SHAPES, *FURTHER])
-    classes = "".join(f"{_torchvision_row(case)}\n" for case in [*CASES, *PACKED, *FLOWS])
+    classes = "".join(f"{_torchvision_row(case)}\n" for case in [*CASES, *PACKED_DATASETS, *FLOWS])
     missing = "".join(f"- {names}: {reason}.\n" for names, reason in NOT_BUILT.items())
     return f"{_INTRODUCTION}{shapes}{_TORCHVISION}{classes}\nNot tested:\n\n{missing}"
 

@@ -39,7 +39,7 @@ STAGES = {
     "normalize": "v2.Normalize(MEAN, STD)",
 }
 PICTURES = 8
-ROTATED = 2
+ROTATED_SAMPLE = 2
 
 
 def pipeline_text(changes: dict[str, str | None] | None = None, extra: str = "", order: Sequence[str] = ()) -> str:
@@ -61,7 +61,7 @@ def write_pictures(root: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         noise = np.random.default_rng(number).integers(0, 256, (32, 40, 3), dtype=np.uint8)
         picture = Image.fromarray(noise)
-        if number < ROTATED:
+        if number < ROTATED_SAMPLE:
             exif = Image.Exif()
             exif[0x0112] = 6
             picture.save(folder / f"{number}.jpg", quality=95, exif=exif)

@@ -20,7 +20,7 @@ LIST = Path(__file__).with_suffix(".txt")
 _MOST = 0.2
 #: After so many seconds a test is given up: it is on the list already.
 _PATIENCE = 2.0
-_SPENT = "processor seconds"
+_SPENT_KEY = "processor seconds"
 _TAKES_LONG = "it takes long"
 
 
@@ -59,7 +59,7 @@ class SlowTestMeter:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             spent = time.process_time() - before
             self._seconds[function_of(item.nodeid)] += spent
-            item.user_properties.append((_SPENT, spent))
+            item.user_properties.append((_SPENT_KEY, spent))
 
 
 def _give_up(*_: object) -> None:
@@ -77,7 +77,7 @@ class SlowTestWriter:
         if report.skipped and any(reason in str(report.longrepr) for reason in (STARTS_A_PROCESS, _TAKES_LONG)):
             self._seconds[name] += _MOST + 1
         elif report.when == "call":
-            self._seconds[name] += sum(float(str(value)) for key, value in report.user_properties if key == _SPENT)
+            self._seconds[name] += sum(float(str(value)) for key, value in report.user_properties if key == _SPENT_KEY)
 
     def pytest_sessionfinish(self) -> None:
         LIST.write_text("".join(f"{name}\n" for name in sorted(self._seconds) if self._seconds[name] > _MOST))

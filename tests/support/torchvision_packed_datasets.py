@@ -253,7 +253,7 @@ def lsun(root: Path) -> Any:
         return datasets.LSUN(str(root), ["tower_train"], transform=TF)
 
 
-PACKED = [
+PACKED_DATASETS = [
     Case("EMNIST", emnist),
     Case("QMNIST", qmnist),
     Case("USPS", usps),

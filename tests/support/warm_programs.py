@@ -84,7 +84,7 @@ _TEST_PROCESS = "test-process"
 #: What follows the path of the programs' socket in the path of the socket for test processes.
 _OF_TESTS = ".tests"
 #: Names the folder of the programs that all processes of a test run share.
-_SHARED = "AUDIT_TESTS_WARM_PROGRAMS"
+_FOLDER_VARIABLE = "AUDIT_TESTS_WARM_PROGRAMS"
 
 
 def share_warm_programs() -> Callable[[], None]:
@@ -93,10 +93,10 @@ def share_warm_programs() -> Callable[[], None]:
     os.mkfifo(folder / "user")
     # For reading and writing, or it would wait for somebody who reads. The warm process ends when nobody has it open to write.
     user = os.open(folder / "user", os.O_RDWR)
-    os.environ[_SHARED] = str(folder)
+    os.environ[_FOLDER_VARIABLE] = str(folder)
 
     def end() -> None:
-        os.environ.pop(_SHARED, None)
+        os.environ.pop(_FOLDER_VARIABLE, None)
         os.close(user)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -106,9 +106,9 @@ def share_warm_programs() -> Callable[[], None]:
 @lru_cache(maxsize=1)
 def warm_folder() -> Path:
     """Return a folder with the programs; the process behind them ends with this one, or with the one that shares it."""
-    if (shared := os.environ.get(_SHARED)) is None:
+    if (shared := os.environ.get(_FOLDER_VARIABLE)) is None:
         atexit.register(share_warm_programs())
-        shared = os.environ.pop(_SHARED)  # only this process knows of it
+        shared = os.environ.pop(_FOLDER_VARIABLE)  # only this process knows of it
     folder = Path(shared)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -122,7 +122,7 @@ def warm_test_process(modules: list[str]) -> str:
 
     The programs that tests start do not have these modules: a command must not find what only a test imports.
     """
-    folder = Path(os.environ[_SHARED])
+    folder = Path(os.environ[_FOLDER_VARIABLE])
     _start(folder, modules)
     return str(folder / "test-process")
 

@@ -13,18 +13,18 @@ import pytest
 #: Folders whose files share a Ray cluster, or a browser and served stores. They take longest.
 _FOLDERS = ("tests/web/", "tests/engines/ray/")
 #: Files of these folders that share little with the others: they are units of their own.
-_ALONE = ("tests/web/test_web_pages.py", "tests/web/test_odd_runs.py", "tests/web/test_web_guard.py")
+_OWN_UNITS = ("tests/web/test_web_pages.py", "tests/web/test_odd_runs.py", "tests/web/test_web_guard.py")
 #: Units of more than a quarter of a minute, the longest first. At the end of a run the short ones fill all processes.
 _LONG = (
     *_FOLDERS,
-    *_ALONE,
+    *_OWN_UNITS,
 )
 
 
 def unit_of(nodeid: str) -> str:
     """Return the unit that a test belongs to: its file, or one of the folders."""
     file = nodeid.partition("::")[0]
-    return file if file in _ALONE else next((folder for folder in _FOLDERS if file.startswith(folder)), file)
+    return file if file in _OWN_UNITS else next((folder for folder in _FOLDERS if file.startswith(folder)), file)
 
 
 def put_long_units_first(items: list[pytest.Item]) -> None:

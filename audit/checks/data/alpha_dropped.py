@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 #: At most this many indices are listed in a query; for more, all rows are read.
-_NAMED = 10_000
+_MOST_NAMED = 10_000
 _ALPHA = "('RGBA', 'LA', 'PA', 'RGBa', 'La')"
 
 
@@ -96,7 +96,7 @@ class AlphaDropped(Check):
     def _find_loaded(self, context: Context, files: Sequence[SourceFile]) -> dict[int, list[LoadedPicture]]:
         """Return what was loaded from each file, with one query for all of them."""
         listed = ", ".join(str(file.index) for file in files)
-        chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _NAMED else ""
+        chosen = f" WHERE index IN ({listed})" if 0 < len(files) <= _MOST_NAMED else ""
         found: dict[int, list[LoadedPicture]] = {}
         query = f"SELECT index, mode, shape, digest FROM {context.load_outputs}{chosen}"
         for row in context.facts.typed_rows(LoadedPicture, query) if files else ():

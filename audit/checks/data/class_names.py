@@ -10,7 +10,7 @@ from audit.checks.base import Check, Finding, Skip
 from audit.checks.context import Context
 
 #: What may be written in another way in the same name.
-_BETWEEN = re.compile(r"[\s_\-.]+")
+_SEPARATORS = re.compile(r"[\s_\-.]+")
 
 
 class ClassNames(Check):
@@ -73,4 +73,4 @@ def _find_renumbered(context: Context) -> Iterable[Finding]:
 
 
 def _simplify(name: str) -> str:
-    return _BETWEEN.sub("", unicodedata.normalize("NFKC", name).casefold())
+    return _SEPARATORS.sub("", unicodedata.normalize("NFKC", name).casefold())

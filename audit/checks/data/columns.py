@@ -17,7 +17,7 @@ _FEWEST = 60
 #: A value that so many numbers of the other columns have is the background of a sparse table, such as 0 of a flattened picture.
 _BACKGROUND = 0.1
 #: At most this many columns are named.
-_NAMED = 5
+_MOST_NAMED = 5
 
 
 class ColumnsCheck(Check):
@@ -92,8 +92,8 @@ def _find_constant(table: NumberTable, query: str) -> Iterable[Finding]:
 
 
 def _name(columns: list[int]) -> str:
-    shown = ", ".join(map(str, columns[:_NAMED]))
-    more = f" and {len(columns) - _NAMED:,} more" if len(columns) > _NAMED else ""
+    shown = ", ".join(map(str, columns[:_MOST_NAMED]))
+    more = f" and {len(columns) - _MOST_NAMED:,} more" if len(columns) > _MOST_NAMED else ""
     return f"column {shown}" if len(columns) == 1 else f"columns {shown}{more}"
 
 

@@ -33,7 +33,7 @@ _STEPS = """
 """
 
 #: The probability of so many lost objects if no more than the allowed share is lost.
-_UNLIKELY = 0.001
+_CHANCE_LIMIT = 0.001
 
 
 class LostBoxes(Check):
@@ -64,7 +64,7 @@ class LostBoxes(Check):
             share = (row["lost"] + row["cut"]) / row["objects"] if row["objects"] else 0.0
             # Crops are random: of few objects, many are lost by chance.
             found, limit = row["lost"] + row["cut"], context.options["share"]
-            if share <= limit or (0 < limit < 1 and binomial_tail(found, row["objects"], limit) >= _UNLIKELY):
+            if share <= limit or (0 < limit < 1 and binomial_tail(found, row["objects"], limit) >= _CHANCE_LIMIT):
                 continue
             low, high = wilson(found, row["objects"])
             yield Finding(

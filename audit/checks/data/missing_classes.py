@@ -9,7 +9,7 @@ from audit.checks.context import Context
 from audit.class_names import show_class
 
 #: A class that is missing in a split is a finding if chance leaves out any class of any split less often than this.
-_UNLIKELY = 0.01
+_CHANCE_LIMIT = 0.01
 #: More classes than this that no sample has, have one cause, and are one finding.
 _MANY = 5
 
@@ -76,7 +76,7 @@ class MissingClasses(Check):
                     value=0,
                     threshold=1,
                     sql=query,
-                    severity="info" if chance > _UNLIKELY else None,
+                    severity="info" if chance > _CHANCE_LIMIT else None,
                 )
 
 

@@ -23,7 +23,7 @@ from audit.checks.shared.statistics import holm
 #: How long a text, a sound or another row of values is; pictures have a width and a height.
 _LENGTH = "CASE WHEN o.kind IN ('text', 'tokens') OR len(o.shape) = 1 THEN o.shape[1] WHEN o.kind <> 'image' AND len(o.shape) = 2 THEN o.shape[2] END::DOUBLE"
 #: What is compared of loaded samples.
-_LOADED = {"mean": "o.mean", "std": "o.std", "length": _LENGTH}
+_LOAD_COLUMNS = {"mean": "o.mean", "std": "o.std", "length": _LENGTH}
 #: Where previews are compressed, the noise of so many pictures is measured.
 _FEW = 1_000
 
@@ -81,7 +81,7 @@ class SplitDrift(Check):
     def _statistics(self, context: Context, splits: Sequence[str]) -> Iterable[Difference]:
         points = "[" + ", ".join(f"{n / (QUANTILES - 1):.2f}" for n in range(QUANTILES)) + "]"
         measured = f"(FROM graded_predictions WHERE run_id = {context.run_literal} AND target IS NOT NULL)"
-        loaded = [(what, value, context.load_outputs) for what, value in _LOADED.items()]
+        loaded = [(what, value, context.load_outputs) for what, value in _LOAD_COLUMNS.items()]
         for what, value, rows_of in [*loaded, ("target", "o.target[1]", measured)]:
             query = (
                 f"SELECT s.split, count(*) AS samples, quantile_cont({value}, {points}) AS quantiles "

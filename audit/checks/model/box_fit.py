@@ -18,9 +18,9 @@ _TIMES = 4
 #: The width of a bin of shifts, in pixels, and of scales, in shares.
 _SHIFT, _SCALE = 3.0, 0.05
 #: A class is renamed if at least this share of its targets (lower end of an interval, three standard errors) fit boxes of one other class.
-_RENAMED = 0.6
+_RENAMED_SHARE = 0.6
 #: Annotations are missing where the model is right about at least this share of its boxes elsewhere.
-_TRUSTED = 0.7
+_TRUSTED_SHARE = 0.7
 _FEWEST = 20
 
 Change = Callable[[BoxPair], Array]
@@ -100,7 +100,7 @@ class BoxFit(Check):
         for own, predicted in sorted(seen.items()):
             values, counts = np.unique(predicted, return_counts=True)
             best, hits = int(values[counts.argmax()]), int(counts.max())
-            if best != own and len(predicted) >= _FEWEST and wilson(hits, len(predicted), 3)[0] >= _RENAMED:
+            if best != own and len(predicted) >= _FEWEST and wilson(hits, len(predicted), 3)[0] >= _RENAMED_SHARE:
                 renamed.append((own, best, hits, len(predicted)))
         if renamed:
             own, best, hits, total = max(renamed, key=lambda one: one[2])
@@ -112,7 +112,7 @@ class BoxFit(Check):
                 f"Target boxes of {len(renamed)} class{'es' if len(renamed) > 1 else ''} fit boxes that the model gives another class ({shown}): "
                 f"{hits:,} of {total:,} of class {show_class(context.run.classes, own)}. Do both count classes in the same way?",
                 value=hits / total,
-                threshold=_RENAMED,
+                threshold=_RENAMED_SHARE,
                 sql=f"FROM boxes WHERE run_id = {context.run_literal} ORDER BY index, kind",
             )
 
@@ -122,7 +122,7 @@ class BoxFit(Check):
         given = sum(len(pair.predicted) for pair in annotated)
         right = sum(int(fits(pair.predicted, pair.targets).sum()) for pair in annotated)
         unannotated = [pair for pair in pairs if not len(pair.targets) and len(pair.predicted)]
-        if len(unannotated) < max(_FEWEST, 0.05 * len(pairs)) or wilson(right, given, 3)[0] < _TRUSTED:
+        if len(unannotated) < max(_FEWEST, 0.05 * len(pairs)) or wilson(right, given, 3)[0] < _TRUSTED_SHARE:
             return
         yield Finding(
             f"{len(unannotated):,} of {len(pairs):,} pictures have no target box, and the model finds objects in them; where there are targets, "

@@ -13,7 +13,7 @@ from audit.checks.shared.statistics import binomial_tail
 from audit.class_names import show_class
 
 #: A swap is reported only where guessing would show it less often than this.
-_UNLIKELY = 0.001
+_CHANCE_LIMIT = 0.001
 
 
 class PredictedClass(TypedDict):
@@ -137,7 +137,7 @@ def _find_shift(context: Context, rows: list[PredictedClass], size: int, before:
         if share >= context.options["permuted_accuracy"] and share - before >= context.options["gain"]:
             classes = context.run.classes or []
             # A model that guesses agrees with the neighbours of a few labels by chance; two neighbours are tried.
-            if 2 * binomial_tail(round(share * total), total, 1 / size) >= _UNLIKELY:
+            if 2 * binomial_tail(round(share * total), total, 1 / size) >= _CHANCE_LIMIT:
                 continue
             return Finding(
                 f"Classes are shifted by one: {share:.0%} of {total:,} predictions are the class "
@@ -175,7 +175,7 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
         if len(totals) > 2 and _accuracy_of_others(counts, totals, {label, predicted}) < share / 2:
             continue
         # A model that guesses takes a few samples of two classes for each other by chance.
-        if binomial_tail(count + other, totals[label] + totals[predicted], guess) * pairs < _UNLIKELY:
+        if binomial_tail(count + other, totals[label] + totals[predicted], guess) * pairs < _CHANCE_LIMIT:
             yield Finding(
                 f"{show_class(classes, label)} and {show_class(classes, predicted)} are predicted as each other, in {count} of "
                 f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes are swapped.",

@@ -15,17 +15,17 @@ from audit.class_names import show_class
 from audit.picture_formats import open_picture
 
 #: The class of pixels that are not graded.
-_IGNORED = 255
+_IGNORED_CLASS = 255
 #: A changed mask fits where it agrees with the predicted one in so much more of the objects, and in so much in all.
 _BETTER, _AGREES = 0.3, 0.6
 #: A change is reported if it makes so many times as many masks fit as the mask of another picture does.
 _TIMES = 4
 #: A class is renamed if at least this share of its pixels is predicted as one other class, in most of the pictures that have it.
-_RENAMED = 0.8
+_RENAMED_SHARE = 0.8
 #: So many pictures are needed; a picture counts as having an object that covers this share of it.
-_FEWEST, _COVERED = 20, 0.01
+_FEWEST, _COVERED_SHARE = 20, 0.01
 #: Masks were interpolated if at least this share of the steps between distant classes pass through one pixel of a class between them.
-_BLENDED, _STEPS = 0.4, 200
+_BLENDED_SHARE, _STEPS = 0.4, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class MaskFit(Check):
         votes: dict[int, list[int]] = {}
         for pair in pairs:
             for own in np.unique(pair.target).tolist():
-                pixels = pair.predicted[pair.target == own] if own != _IGNORED else pair.predicted[:0]
-                if pixels.size >= _COVERED * pair.target.size:
+                pixels = pair.predicted[pair.target == own] if own != _IGNORED_CLASS else pair.predicted[:0]
+                if pixels.size >= _COVERED_SHARE * pair.target.size:
                     values, counts = np.unique(pixels, return_counts=True)
-                    sure = counts.max() >= _RENAMED * pixels.size
+                    sure = counts.max() >= _RENAMED_SHARE * pixels.size
                     votes.setdefault(own, []).append(int(values[counts.argmax()]) if sure else own)
         renamed = []
         for own, given in sorted(votes.items()):
@@ -136,21 +136,23 @@ class MaskFit(Check):
         """Report masks in which classes between two others line the borders, as interpolated numbers do."""
         whole = [pair.target for pair in pairs if pair.whole]
         through, direct = (sum(counts) for counts in zip(*map(_steps, whole), strict=True)) if whole else (0, 0)
-        if through + direct >= _STEPS and through >= _BLENDED * (through + direct):
+        if through + direct >= _STEPS and through >= _BLENDED_SHARE * (through + direct):
             yield Finding(
                 f"{through:,} of {through + direct:,} borders between distant classes of the target masks pass through one pixel of a class between them: the "
                 "masks were resized with interpolation; class numbers need the nearest pixel.",
                 value=through / (through + direct),
-                threshold=_BLENDED,
+                threshold=_BLENDED_SHARE,
                 sql=_evidence(context),
             )
 
     def _find_unannotated(self, context: Context, pairs: list[MaskPair], ground: int) -> Iterable[Finding]:
         """Report pictures without objects in which the model finds some as it does elsewhere."""
         empty = [
-            pair for pair in pairs if (pair.target == ground).all() and (pair.predicted != ground).mean() >= _COVERED
+            pair
+            for pair in pairs
+            if (pair.target == ground).all() and (pair.predicted != ground).mean() >= _COVERED_SHARE
         ]
-        filled = [pair for pair in pairs if (pair.target != ground).mean() >= _COVERED]
+        filled = [pair for pair in pairs if (pair.target != ground).mean() >= _COVERED_SHARE]
         agrees = _agreements([pair.target for pair in filled], [pair.predicted for pair in filled], ground) >= _AGREES
         if len(empty) < max(_FEWEST, 0.05 * len(pairs)) or wilson(int(agrees.sum()), len(filled), 3)[0] < _AGREES:
             return
@@ -191,7 +193,7 @@ def _decode(data: bytes) -> Array:
 
 def _commonest_class(masks: list[Array]) -> int:
     """Return the class that most pixels have: the background."""
-    pixels = np.concatenate([mask[mask != _IGNORED] for mask in masks])
+    pixels = np.concatenate([mask[mask != _IGNORED_CLASS] for mask in masks])
     values, counts = np.unique(pixels, return_counts=True)
     return int(values[counts.argmax()]) if len(values) else 0
 
@@ -203,7 +205,7 @@ def _agreements(targets: Sequence[Array], predicted: Sequence[Array], ground: in
         if target.shape != given.shape:
             found[place] = 0.0
             continue
-        objects = ((target != ground) | (given != ground)) & (target != _IGNORED)
+        objects = ((target != ground) | (given != ground)) & (target != _IGNORED_CLASS)
         count = np.count_nonzero(objects)
         if count:
             found[place] = np.count_nonzero((target == given) & objects) / count
@@ -238,7 +240,7 @@ def _steps(mask: Array) -> tuple[int, int]:
     """Return how many borders between distant classes pass through one pixel of a class between them, and how many do not."""
     through = direct = 0
     for lines in (mask, mask.T):
-        known = lines != _IGNORED
+        known = lines != _IGNORED_CLASS
         before, here, after = lines[:, :-2], lines[:, 1:-1], lines[:, 2:]
         all_known = known[:, :-2] & known[:, 1:-1] & known[:, 2:]
         between = ((before < here) & (here < after)) | ((before > here) & (here > after))

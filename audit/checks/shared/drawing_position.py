@@ -12,9 +12,9 @@ from audit.checks.shared.hashes import Array
 from audit.checks.shared.picture_grids import blocks
 
 #: A pixel belongs to the drawing if it differs from the background by at least so many levels.
-_DRAWN = 32
+_DRAWN_LEVELS = 32
 #: A row or column belongs to the box if it has at least this share of what the fullest one has.
-_FILLED = 0.02
+_FILLED_SHARE = 0.02
 #: The direction of each axis: words for a positive, and for a negative move.
 _DIRECTIONS = (("farther down", "farther up"), ("farther to the right", "farther to the left"))
 
@@ -35,14 +35,14 @@ def _places(thumbnails: Array) -> Array:
     grey = thumbnails.astype(np.float32)
     edges = np.concatenate([grey[:, 0], grey[:, -1], grey[:, :, 0], grey[:, :, -1]], axis=1)
     drawn = np.abs(grey - np.median(edges, axis=1)[:, None, None])
-    drawn[drawn < _DRAWN] = 0
+    drawn[drawn < _DRAWN_LEVELS] = 0
     side = grey.shape[1]
     axis = np.arange(side, dtype=np.float32) - (side - 1) / 2
     found = np.empty((len(grey), 2, 2), np.float32)
     for number, across in enumerate((2, 1)):
         amounts = drawn.sum(axis=across)
         found[:, number, 0] = amounts @ axis / np.maximum(amounts.sum(axis=1), 1)
-        filled = amounts > _FILLED * amounts.max(axis=1, keepdims=True)
+        filled = amounts > _FILLED_SHARE * amounts.max(axis=1, keepdims=True)
         first, last = filled.argmax(axis=1), side - 1 - filled[:, ::-1].argmax(axis=1)
         found[:, number, 1] = np.where(filled.any(axis=1), (first + last) / 2 - (side - 1) / 2, 0)
     return found

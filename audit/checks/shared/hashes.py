@@ -21,7 +21,7 @@ _FEW = 64
 #: A band with more hashes than this is split again rather than compared pair by pair.
 _CROWD = 2_000
 #: How many hashes of a crowded band are compared with all that follow, at a time.
-_TOGETHER = 16
+_CHUNK_SIZE = 16
 
 
 def dhash(image: Any) -> int:
@@ -96,8 +96,8 @@ def _small_groups(
 
 def _compare(hashes: Array, positions: Array, distance: int) -> Iterator[tuple[Array, Array]]:
     values = hashes[positions]
-    for start in range(0, len(positions) - 1, _TOGETHER):
-        few = values[start : start + _TOGETHER]
+    for start in range(0, len(positions) - 1, _CHUNK_SIZE):
+        few = values[start : start + _CHUNK_SIZE]
         near = np.bitwise_count(few[:, None] ^ values[None, start + 1 :]) <= distance
         place, other = np.nonzero(near)
         # The others begin one place later: those before the diagonal are pairs that are there already, or no pairs.

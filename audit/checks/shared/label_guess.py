@@ -15,7 +15,7 @@ _BINS = 10
 #: A class is raised if all but this share of its values are high; it has at least so many samples.
 _LOWEST, _FEWEST = 0.1, 20
 #: The code of a property that is not known.
-_MISSING = -1
+_MISSING_CODE = -1
 
 
 def bins_of(values: Sequence[Any]) -> Array:
@@ -23,13 +23,13 @@ def bins_of(values: Sequence[Any]) -> Array:
     numbers = _numbers(values)
     if numbers is None:
         known: dict[Any, int] = {}
-        return np.array([_MISSING if value is None else known.setdefault(value, len(known)) for value in values])
+        return np.array([_MISSING_CODE if value is None else known.setdefault(value, len(known)) for value in values])
     distinct = np.unique(numbers[~np.isnan(numbers)])
     if len(distinct) <= _BINS:
-        return np.where(np.isnan(numbers), _MISSING, np.searchsorted(distinct, numbers))
+        return np.where(np.isnan(numbers), _MISSING_CODE, np.searchsorted(distinct, numbers))
     ranked = np.sort(numbers[~np.isnan(numbers)])
     edges = [ranked[len(ranked) * n // _BINS] for n in range(1, _BINS)]
-    return np.where(np.isnan(numbers), _MISSING, np.searchsorted(edges, numbers, side="right"))
+    return np.where(np.isnan(numbers), _MISSING_CODE, np.searchsorted(edges, numbers, side="right"))
 
 
 def separate_common_values(values: Sequence[Any], bins: Array) -> Array:
@@ -76,7 +76,7 @@ def betrayed_class(
     hits: dict[int, int] = {}
     named: dict[int, int] = {}
     for learn in (True, False):
-        known = (halves == learn) & (bins != _MISSING)
+        known = (halves == learn) & (bins != _MISSING_CODE)
         if not known.any():
             continue
         codes, best, most, total = _commonest_labels(bins[known], labels[known])

@@ -14,7 +14,7 @@ from audit.checks.shared.picture_alignment import COMPARED
 from audit.checks.shared.picture_grids import pool, spans, unit_vectors
 
 #: The side of the thumbnails that are correlated.
-_SEARCHED = 8
+_SEARCH_SIDE = 8
 #: The least correlation (of copies of which 3 % were cropped, 1 in 1,000 has less), and the share that the linear fit may leave unexplained, at 8×8 and at 16×16.
 _CORRELATION, _LEFT_SEARCHED, _LEFT_COMPARED = 0.9, 0.1, 0.13
 #: The best pairs of each picture that go on to the second fit, and to the alignment.
@@ -26,7 +26,7 @@ _SURE = 0.01
 #: First pictures that are fitted together, and that are correlated with all others at a time: a table that the cache holds.
 _ROWS, _TABLE = 500, 50
 #: Pairs that are fitted together: their pictures fit into the cache too.
-_TOGETHER = 1_024
+_PAIRS_AT_ONCE = 1_024
 
 
 def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
@@ -34,10 +34,10 @@ def candidate_pairs(thumbnails: Array) -> tuple[Array, Array]:
     if not len(thumbnails):
         return np.empty((0, 2), np.int64), np.empty((0, 2), np.int64)
     pictures = thumbnails.astype(np.float32)
-    search = _LookalikeSearch(pool(pictures, COMPARED), unit_vectors(pool(pictures, _SEARCHED)))
+    search = _LookalikeSearch(pool(pictures, COMPARED), unit_vectors(pool(pictures, _SEARCH_SIDE)))
     found: tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]] = ([], [])
-    half = search.small.reshape(len(pictures), _SEARCHED, _SEARCHED)
-    left, right = half[:, :, : _SEARCHED // 2], half[:, :, : _SEARCHED // 2 - 1 : -1]
+    half = search.small.reshape(len(pictures), _SEARCH_SIDE, _SEARCH_SIDE)
+    left, right = half[:, :, : _SEARCH_SIDE // 2], half[:, :, : _SEARCH_SIDE // 2 - 1 : -1]
     # The correlation with a picture is that of the even parts plus that of the odd parts; with its mirror image, less.
     even = np.ascontiguousarray((left + right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
     odd = np.ascontiguousarray((left - right).reshape(len(pictures), -1) / np.sqrt(np.float32(2)))
@@ -78,7 +78,7 @@ class _Fit:
     """The spans of a few first pictures, at both sides."""
 
     def __init__(self, middle: Array) -> None:
-        self.small, self.middle = spans(pool(middle, _SEARCHED)), spans(middle)
+        self.small, self.middle = spans(pool(middle, _SEARCH_SIDE)), spans(middle)
 
 
 class _LookalikeSearch:
@@ -89,7 +89,7 @@ class _LookalikeSearch:
         side = middle.shape[1]
         units = unit_vectors(middle)
         flipped = units.reshape(-1, side, side)[:, :, ::-1].reshape(units.shape)
-        tiny = small.reshape(-1, _SEARCHED, _SEARCHED)[:, :, ::-1].reshape(small.shape)
+        tiny = small.reshape(-1, _SEARCH_SIDE, _SEARCH_SIDE)[:, :, ::-1].reshape(small.shape)
         #: The vectors of the second pictures: (small, middle), as they are and mirrored.
         self.others = ((small, units), (np.ascontiguousarray(tiny), np.ascontiguousarray(flipped)))
 
@@ -117,7 +117,7 @@ def _best_fits(spans: Array, others: Array, firsts: Array, seconds: Array, most_
     widths = 2 ** np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
     for width in np.unique(widths).tolist():
         alike = np.flatnonzero(widths == width)
-        for chosen in np.array_split(alike, -(-len(alike) * width // _TOGETHER)):
+        for chosen in np.array_split(alike, -(-len(alike) * width // _PAIRS_AT_ONCE)):
             beyond = np.arange(width) >= sizes[chosen, None]
             places = starts[chosen, None] + np.where(beyond, 0, np.arange(width))
             parts = others[seconds[places]] @ spans[rows[chosen]].transpose(0, 2, 1)

@@ -25,13 +25,13 @@ MOST_IN_PAIRS = 20_000
 #: The most pairs that perceptual hashes name.
 _MOST_HASHED = 6_000
 #: The share of a picture that its copy leaves unexplained at most; between it and twice it lie pairs that are not copies.
-_UNEXPLAINED = 0.015
+_UNEXPLAINED_SHARE = 0.015
 #: Below the tail, the number of false pairs falls with about this power of the unexplained share (MNIST's first 10,000).
 _POWER = 3.75
 #: Where most pairs are not copies, a copy leaves at most this share of what the nearest of them leaves unexplained.
-_APART = 0.4
+_NEAREST_SHARE = 0.4
 #: The number of false pairs that are expected at the limit.
-_EXPECTED = 0.3
+_EXPECTED_FALSE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,14 @@ def _candidates(thumbnails: Array, hashes: Array | None, distance: int) -> tuple
 
 def _limit(left: Array) -> float:
     """Return the largest unexplained share at which few false pairs are expected."""
-    below, beyond = (int(((left > low) & (left <= low + _UNEXPLAINED)).sum()) for low in (-1e-6, _UNEXPLAINED))
+    below, beyond = (
+        int(((left > low) & (left <= low + _UNEXPLAINED_SHARE)).sum()) for low in (-1e-6, _UNEXPLAINED_SHARE)
+    )
     # Real copies that changed more than usual may lie there too, so some pairs count for nothing.
     # Few pairs are a poor estimate, so their number is taken one standard deviation higher.
     false = max(0.0, beyond + beyond**0.5 - 2 - 0.1 * below) / (1 - 0.5**_POWER)
-    limit = 2 * _UNEXPLAINED * (_EXPECTED / max(false, _EXPECTED)) ** (1 / _POWER)
+    limit = 2 * _UNEXPLAINED_SHARE * (_EXPECTED_FALSE / max(false, _EXPECTED_FALSE)) ** (1 / _POWER)
     if beyond > below / 2:
         # Of few pictures the tail is too short to be counted: what is not a copy begins there, and a copy lies well apart from it.
-        limit = min(limit, _APART * float(left[left > _UNEXPLAINED].min()))
-    return float(min(_UNEXPLAINED, limit))
+        limit = min(limit, _NEAREST_SHARE * float(left[left > _UNEXPLAINED_SHARE].min()))
+    return float(min(_UNEXPLAINED_SHARE, limit))

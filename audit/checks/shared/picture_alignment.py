@@ -17,16 +17,16 @@ SIDE, COMPARED = 32, 16
 #: The most that a copy is moved (pixels across and down) and scaled (share, across and down).
 _LIMIT = np.array([2.2, 2.2, 0.12, 0.12], np.float32)
 #: After the first and after the second step, pairs that leave more than this unexplained are given up.
-_HOPELESS = {1: 0.09, 2: 0.045}
+_GIVE_UP_LIMITS = {1: 0.09, 2: 0.045}
 #: Pairs that leave at most this unexplained are tried again, blurred and with other levels.
-_PROMISING = 0.035
+_RETRY_LIMIT = 0.035
 #: The standard deviations of the blurs, in pixels.
 _BLURS = (0.6, 0.9, 1.2)
 _STEPS = 4
 _BLOCK = 500
 _AXIS = np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2
 #: Averages one axis to the side that is compared.
-_POOLING = np.repeat(np.eye(COMPARED, dtype=np.float32), SIDE // COMPARED, axis=1) / np.float32(SIDE // COMPARED)
+_POOLING_MATRIX = np.repeat(np.eye(COMPARED, dtype=np.float32), SIDE // COMPARED, axis=1) / np.float32(SIDE // COMPARED)
 
 
 def measure_unexplained(first: Array, second: Array) -> Array:
@@ -40,7 +40,7 @@ def measure_unexplained(first: Array, second: Array) -> Array:
 def _compute_unexplained(first: Array, second: Array) -> Array:
     a, b = first.astype(np.float32), second.astype(np.float32)
     left, moved = _align(a, b, np.zeros((len(a), 4), np.float32), _STEPS)
-    promising = np.flatnonzero(left <= _PROMISING)
+    promising = np.flatnonzero(left <= _RETRY_LIMIT)
     if not len(promising):
         return left
     a, b, moved = a[promising], b[promising], moved[promising]
@@ -60,7 +60,7 @@ def _compute_unexplained(first: Array, second: Array) -> Array:
 
 def _unexplained_share(a: Array, b: Array, resampling: tuple[Array, Array]) -> Array:
     """Return what each a, moved and scaled, leaves of b unexplained."""
-    warped = (_POOLING @ resampling[0]) @ a @ (resampling[1] @ _POOLING.T)
+    warped = (_POOLING_MATRIX @ resampling[0]) @ a @ (resampling[1] @ _POOLING_MATRIX.T)
     explained = (unit_vectors(warped) * unit_vectors(pool(b, COMPARED))).sum(axis=1)
     left: Array = 1 - np.maximum(explained, 0) ** 2
     return left
@@ -88,8 +88,8 @@ def _align(
         left[active[better]], best[active[better]] = 1 - explained[better], now[better]
         if step == steps - 1:
             break
-        if step in _HOPELESS:
-            keep = left[active] <= _HOPELESS[step]
+        if step in _GIVE_UP_LIMITS:
+            keep = left[active] <= _GIVE_UP_LIMITS[step]
             active, warped, now = active[keep], warped[keep], now[keep]
         if not len(active):
             break

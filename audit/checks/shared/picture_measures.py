@@ -20,7 +20,7 @@ from audit.checks.shared.pictures import SMALL_SIDE, Picture
 #: The side of the small coloured pictures.
 SMALL = 16
 #: Pictures with sides in this range are scaled together; of larger ones Pillow scales each faster, and very narrow ones differ.
-_TOGETHER = range(8, 97)
+_SIDES_SCALED_TOGETHER = range(8, 97)
 #: Of a large picture, blocks are looked for in a part with this side.
 _MIDDLE = 128
 #: How many decoded pictures are kept at a time.
@@ -120,7 +120,7 @@ def _blocks(image: Any) -> float | None:
 
 def _is_small(size: tuple[int, int]) -> bool:
     """Return whether pictures of this size are scaled together."""
-    return size[0] in _TOGETHER and size[1] in _TOGETHER
+    return size[0] in _SIDES_SCALED_TOGETHER and size[1] in _SIDES_SCALED_TOGETHER
 
 
 def _form(image: Any) -> tuple[str, tuple[int, int]]:

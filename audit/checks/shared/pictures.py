@@ -21,7 +21,7 @@ SIDE = 256
 #: Whole pictures with no longer side than this are read instead of their previews, which are compressed.
 SMALL_SIDE = 64
 #: So many stored pictures are fetched at a time, and decoded together if they are alike.
-_TOGETHER = 64
+_PICTURES_AT_ONCE = 64
 #: The encoding of previews that have the pixels of the picture, and those of whole pictures that take long to decode.
 _LOSSLESS, _SLOW = "image/png", ("bits",)
 
@@ -89,7 +89,7 @@ def _yield_stored(context: Context, form: str, total: int, most: int) -> Iterato
         f"USING (run_id, epoch, index, visit) WHERE stage = 0 AND form = '{form}' AND {chosen}"
     )
     failed = 0
-    for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(_TOGETHER):
+    for _, rows in context.reader.sql(query, run=[context.run.run_id]).batches(_PICTURES_AT_ONCE):
         together = _decode_together(form, rows)
         for n, (index, source, digest, kind, encoding, data, split) in enumerate(rows):
             try:

@@ -16,7 +16,7 @@ from audit.checks.shared.turned_groups import TurnedGroup, find_turn
 from audit.class_names import show_class
 
 #: A mark on many pictures of one split makes its pixels exceed their neighbours by so many standard deviations more than in others.
-_MARKED = 0.3
+_MARK_LIMIT = 0.3
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def select_splits(context: Context) -> str:
 def find_marked_split(context: Context, splits: Sequence[str]) -> Iterable[Finding]:
     """Report a watermark or logo on many pictures of one split."""
     given = SplitThumbnails.of(context, splits)
-    found = find_mark(given.pixels, given.splits, _MARKED) if len(given.pixels) else None
+    found = find_mark(given.pixels, given.splits, _MARK_LIMIT) if len(given.pixels) else None
     if found is not None:
         yield Finding(
             f"Many pictures of the split {splits[found.group]} have a mark that the others do not have: in a thumbnail of 32×32, in the rows "
@@ -65,7 +65,7 @@ def find_marked_split(context: Context, splits: Sequence[str]) -> Iterable[Findi
             f"{found.effect:.1f} standard deviations more.",
             stage=0,
             value=found.effect,
-            threshold=_MARKED,
+            threshold=_MARK_LIMIT,
             sql=select_splits(context),
         )
 

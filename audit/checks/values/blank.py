@@ -12,7 +12,7 @@ from audit.checks.shared.hashes import Array
 from audit.checks.shared.stored_values import channel_axis, stored_values
 
 #: A stage that leaves this share of the rows or columns without content in all samples has lost a part of the pictures.
-_LOST = 0.1
+_LOST_SHARE = 0.1
 #: Of fewer samples a channel may have one value by chance.
 _FEWEST = 16
 
@@ -86,13 +86,13 @@ class Blank(Check):
             return None
         for axis, words in enumerate(("rows", "columns")):
             emptied = (now.empty[axis] == now.count) & (before.empty[axis] < 0.5 * before.count)
-            if emptied.mean() >= _LOST:
+            if emptied.mean() >= _LOST_SHARE:
                 return Finding(
                     f"{context.stage_name(stage)} left {emptied.sum()} of {len(emptied)} {words} without content, the same ones in all {now.count} samples "
                     f"that were compared ({words} {np.flatnonzero(emptied)[0]} to {np.flatnonzero(emptied)[-1]}): each has one value, and had many before.",
                     stage=stage,
                     value=float(emptied.mean()),
-                    threshold=_LOST,
+                    threshold=_LOST_SHARE,
                     sql=f"FROM stage_outputs WHERE run_id = {context.run_literal} AND stage = {stage}",
                     severity="warning",
                 )

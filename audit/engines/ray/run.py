@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.engines.executor import PROBED, BatchCounts, RunExecutor
+from audit.engines.executor import PROBED_SAMPLES, BatchCounts, RunExecutor
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
 from audit.engines.ray.cluster import Cluster, ClusterCapacity, connect_cluster
@@ -137,7 +137,7 @@ class RayRun(RunExecutor):
         indices = self.plan.indices
         if not len(indices):
             return decide("digest", None, 0, 0)
-        places = sorted({int(p) for p in np.linspace(0, len(indices) - 1, PROBED)})
+        places = sorted({int(p) for p in np.linspace(0, len(indices) - 1, PROBED_SAMPLES)})
         probe = ray.remote(max_retries=0, num_cpus=1)(ray_work.probe)
         chosen = [int(indices[place]) for place in places]
         found: ray_work.ProbeResult | AuditError

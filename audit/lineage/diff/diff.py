@@ -28,7 +28,7 @@ from audit.store.read.scratch import Scratch, TempTable
 #: How many rows of each list are fetched by default. Counts are always of all rows.
 DEFAULT_ROWS = 10_000
 
-_CHANGED = """
+_CHANGED_ROWS = """
     SELECT source, coalesce(renamed_to, source) AS source_b, index_a, index_b, label_a, label_b, label_name_a, label_name_b
     FROM {compared} WHERE {condition} ORDER BY index_b, visit_b, index_a LIMIT {rows}
 """
@@ -261,7 +261,7 @@ def _list_changed(
     scratch: Scratch, compared: TempTable, counts: dict[str, int], rows: int
 ) -> dict[str, list[ChangedSample]]:
     return {
-        name: scratch.typed_rows(ChangedSample, _CHANGED.format(compared=compared, condition=condition, rows=rows))
+        name: scratch.typed_rows(ChangedSample, _CHANGED_ROWS.format(compared=compared, condition=condition, rows=rows))
         if counts[name]
         else []
         for name, condition in _LISTS.items()

@@ -20,7 +20,7 @@ from audit.store.read.scratch import Scratch, TempTable
 
 _EXAMPLES = 3
 #: Values of only so many kinds of divergence are derived again: each takes a pass through the pipeline.
-_DERIVED = 4
+_MOST_DERIVED = 4
 
 #: At each stage so many different errors have a group each; rarer ones share one.
 _ERRORS = 10
@@ -124,7 +124,7 @@ def find_divergences(
         if errors > 1:
             detail = f"{errors:,} different errors, for example {detail}"
         parameters = parameter_changes(step.a, step.b) if step.a and step.b and reason == "parameters" else []
-        size = measure(traces, step.at_a, step.at_b, derive=derive and number < _DERIVED)
+        size = measure(traces, step.at_a, step.at_b, derive=derive and number < _MOST_DERIVED)
         drawn = (
             [_drawn_parameters(traces[0][0], step.at_a), _drawn_parameters(traces[0][1], step.at_b)]
             if step.is_random

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 MOST_MEASURED = 1_000
 _BATCH = 32
 
-_WANTED = f"""
+_WANTED_FLIPS = f"""
     SELECT index_a, visit_a, index_b, visit_b, flip, input_cause, predicted_a, predicted_b, label_b AS label,
            label_name_b AS label_name
     FROM {{compared}} WHERE cause = 'undetermined' AND predicted_a IS NOT NULL AND predicted_b IS NOT NULL
     ORDER BY flip = 'regression' DESC, index_b, visit_b LIMIT {MOST_MEASURED}
 """
-_MEASURED = """
+_WRITE_CAUSES = """
     UPDATE {compared} p SET cause = m.cause
     FROM (SELECT unnest(?) AS index_a, unnest(?) AS visit_a, unnest(?) AS index_b, unnest(?) AS visit_b,
                  unnest(?) AS cause) m
@@ -66,7 +66,7 @@ def measure_causes(
     """
     if None in (a.run.model_digest, b.run.model_digest) or a.run.model_digest == b.run.model_digest:
         return None
-    wanted = scratch.typed_rows(UndeterminedFlip, _WANTED.format(compared=compared))
+    wanted = scratch.typed_rows(UndeterminedFlip, _WANTED_FLIPS.format(compared=compared))
     if not wanted:
         return None
     try:
@@ -76,7 +76,7 @@ def measure_causes(
     found = [(flip, cause) for flip, cause in causes if cause != "undetermined"]
     if found:
         rows = [(f["index_a"], f["visit_a"], f["index_b"], f["visit_b"], cause) for f, cause in found]
-        scratch.change(_MEASURED.format(compared=compared), [list(column) for column in zip(*rows, strict=True)])
+        scratch.change(_WRITE_CAUSES.format(compared=compared), [list(column) for column in zip(*rows, strict=True)])
     return (
         f"The cause of {len(found):,} of {len(wanted):,} flips was measured: each model was given the inputs of both "
         "runs."

@@ -13,7 +13,7 @@ from audit.store.sql_literal import literal
 CAUSES = ("data", "labels", "pipeline", "model", "both", "undetermined")
 _KINDS = {"regression": "regressions", "fix": "fixes", "change": "other_changes"}
 
-_LISTED = """
+_FLIP_ROWS = """
     SELECT source, coalesce(renamed_to, source) AS source_b, index_a, index_b, visit_a, visit_b, label_b AS label,
            label_name_b AS label_name, label_a, label_name_a, predicted_a, predicted_b, name_a AS predicted_name_a,
            name_b AS predicted_name_b, correct_a, correct_b,
@@ -22,7 +22,7 @@ _LISTED = """
 """
 
 # A matched sample is graded when both sides are: one that failed on one side only is not right there.
-_GRADED = "right_a IS NOT NULL AND right_b IS NOT NULL"
+_IS_GRADED = "right_a IS NOT NULL AND right_b IS NOT NULL"
 
 _PER_CLASS = """
     WITH a AS ({a}), b AS ({b}), flipped AS (
@@ -113,14 +113,14 @@ def find_flips(scratch: Scratch, compared: TempTable, a: Side, b: Side, rows: in
     query = f"SELECT flip, cause, count(*) FROM {compared} WHERE flip IS NOT NULL GROUP BY ALL"
     for flip, cause, count in scratch.rows(query):
         counts[_KINDS[flip]][cause] = count
-    listed = _LISTED.format(compared=compared)
+    listed = _FLIP_ROWS.format(compared=compared)
     lists = {
         kind: scratch.typed_rows(FlippedPrediction, listed, [flip, rows]) if any(counts[kind].values()) else []
         for flip, kind in _KINDS.items()
     }
     split = b.run.accuracy_split if a.run.accuracy_split == b.run.accuracy_split else None
     graded = scratch.row(
-        f"SELECT count(*), avg(right_a::INT), avg(right_b::INT) FROM {compared} WHERE {_GRADED}{_of_split(b, split)}"
+        f"SELECT count(*), avg(right_a::INT), avg(right_b::INT) FROM {compared} WHERE {_IS_GRADED}{_of_split(b, split)}"
     )
     overall = [_accuracy(scratch, side) for side in (a, b)]
     return Flips(
@@ -160,7 +160,7 @@ def _per_class(compared: TempTable, a: Side, b: Side) -> str:
     ]
     of_side = [
         f"SELECT {name} AS class, min(label_{side}) AS label, count(*) AS samples, avg(right_{side}::INT) AS accuracy "
-        f"FROM {compared} WHERE {_GRADED} AND label_{side} IS NOT NULL GROUP BY 1"
+        f"FROM {compared} WHERE {_IS_GRADED} AND label_{side} IS NOT NULL GROUP BY 1"
         for side, name in zip("ab", classes, strict=True)
     ]
     return _PER_CLASS.format(compared=compared, a=of_side[0], b=of_side[1], class_b=classes[1])

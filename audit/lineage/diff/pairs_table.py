@@ -14,9 +14,9 @@ from audit.lineage.diff.matching import Side
 from audit.lineage.diff.pieces import Piece, PieceRows, split_pairs
 from audit.store.comparison import flip_query, pipeline_changed, scores
 from audit.store.read.scratch import Scratch, TempTable
-from audit.store.views import GRADED
+from audit.store.views import GRADED_CONDITION
 
-_JOINED = """
+_JOINED_PAIRS = """
     SELECT p.*, x.* EXCLUDE (out_index_a, out_visit_a), y.* EXCLUDE (out_index_b, out_visit_b), nullif(x.a0, 0) AS loaded_a,
            nullif(y.b0, 0) AS loaded_b, m.* EXCLUDE (index, visit), n.* EXCLUDE (index, visit)
     FROM {pairs} p
@@ -28,7 +28,7 @@ _JOINED = """
 
 # A column that others are made of has a query of its own: DuckDB writes the expression of a column out wherever the same
 # query names it, which makes planning take longer than the comparison of a small run.
-_COMPARED = """
+_COMPARED_PAIRS = """
     WITH walked AS (
         SELECT *, {last_input} AS last_input, {last_target} AS last_target FROM ({judged})
     ), placed AS (
@@ -51,7 +51,7 @@ _COMPARED = """
     FROM lacking
 """
 
-_SCORED = """
+_SCORES_DIFFER = """
     SELECT bool_or(scores_a <> scores_b) FROM {pairs} p
     JOIN ({a}) m ON m.index = p.index_a AND m.visit = p.visit_a
     JOIN ({b}) n ON n.index = p.index_b AND n.visit = p.visit_b WHERE input_a = input_b
@@ -69,14 +69,14 @@ def compare_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side, steps: S
     target = [step for step in steps if step.is_target]
     compared = TempTable("")
     for piece in pieces:
-        joined = _JOINED.format(
+        joined = _JOINED_PAIRS.format(
             pairs=piece.pairs,
             outputs_a=_outputs(a, "a", b, piece.a),
             outputs_b=_outputs(b, "b", a, piece.b),
             predictions_a=_predictions("a", piece.a),
             predictions_b=_predictions("b", piece.b),
         )
-        query = _COMPARED.format(
+        query = _COMPARED_PAIRS.format(
             judged=flip_query(joined, **differences),
             last_input=_last_equal(main),
             last_target=_last_equal(target),
@@ -105,7 +105,7 @@ def _model_changed(scratch: Scratch, pieces: Sequence[Piece], a: Side, b: Side) 
     found = None
     for piece in pieces:
         scored = [_predictions(*side, scored=True) for side in (("a", piece.a), ("b", piece.b))]
-        (changed,) = scratch.row(_SCORED.format(pairs=piece.pairs, a=scored[0], b=scored[1]))
+        (changed,) = scratch.row(_SCORES_DIFFER.format(pairs=piece.pairs, a=scored[0], b=scored[1]))
         if changed:
             return True
         found = changed if found is None else found
@@ -150,7 +150,7 @@ def _predictions(name: str, rows: PieceRows, *, scored: bool = False) -> str:
     return (
         f"SELECT index, visit, {f'{scores()} AS scores_{name}' if scored else facts}, true AS seen_{name}, "
         f"CASE WHEN input_digest IS NOT NULL THEN hash(input_digest) END AS input_{name} "
-        f"FROM {rows.predictions} AS graded_predictions WHERE {GRADED} AND {rows.condition}"
+        f"FROM {rows.predictions} AS graded_predictions WHERE {GRADED_CONDITION} AND {rows.condition}"
     )
 
 

@@ -24,7 +24,7 @@ STAGE_NUMBERS = ("mean", "std", "min", "max", "microseconds")
 LISTS = ("label", "predicted", "correct", "status", "split")
 _BINS = 24
 #: Where the middle is so much smaller than the largest, equal steps would put all into one bar.
-_SKEWED = 20.0
+_SKEWED_RATIO = 20.0
 #: Drawn parameters are looked for in so many outputs of each stage; a list of values has at most so many.
 _LOOKED_AT = 2_000
 _MOST_VALUES = 12
@@ -232,7 +232,7 @@ def _histograms(reader: Reader, run: Run, rows: str, named: dict[str, tuple[str,
 
 def _edges(low: float, middle: float, high: float) -> list[float]:
     """Return round numbers from below `low` to above `high`: about 24 bars, with growing steps where most values are small."""
-    if low >= 0 and middle > 0 and high / middle > _SKEWED:
+    if low >= 0 and middle > 0 and high / middle > _SKEWED_RATIO:
         first, last = math.floor(math.log10(max(low, middle / 1e3, 1e-12)) * 4), math.ceil(math.log10(high) * 4)
         step = max(1, math.ceil((last - first) / _BINS))
         grown = [float(f"{10 ** (power / 4):.3g}") for power in range(first, last + step, step)]

@@ -18,7 +18,7 @@ from audit.lineage.queries.browsing import Key, VisitPlace
 from audit.records import Run
 from audit.store.read.reader import Reader
 from audit.store.sql_literal import literal
-from audit.store.views import PREDICTED
+from audit.store.views import PREDICTED_COLUMNS
 from audit.tables import PredictionRow, SampleRow
 
 #: What a block can be sorted by: the expression, and whether the largest come first.
@@ -31,14 +31,14 @@ ORDERS: dict[str, tuple[str, bool]] = {
     "entropy": ("entropy", True),
     "index": ("index", False),
 }
-_SHOWN = "epoch, index, visit, label, predicted, confidence, correct, loss"
+_SHOWN_COLUMNS = "epoch, index, visit, label, predicted, confidence, correct, loss"
 _NAMES = "label_name, predicted_name"
 
 
 #: Whether predictions hold the rows of `lineage`: all of them, all but the failed ones, or not for sure.
 Completeness = Literal["all", "all but failed", "unknown"]
-_PREDICTED = ", ".join(f"p.{name}" for name in PREDICTED)
-_SHARED = tuple(name for name in columns_of(PredictionRow) if name in columns_of(SampleRow))
+_PREDICTED_COLUMNS = ", ".join(f"p.{name}" for name in PREDICTED_COLUMNS)
+_SHARED_COLUMNS = tuple(name for name in columns_of(PredictionRow) if name in columns_of(SampleRow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class PickedSamples:
             predicted = f"SELECT * EXCLUDE (call, number), 'ok' AS status FROM graded_predictions WHERE {run}"
             # Of two sides that hold the same rows DuckDB may put the smaller one into memory; of `lineage` it must not.
             joined = (
-                f"SELECT s.* EXCLUDE (source_raw), {_PREDICTED} FROM (FROM samples WHERE {run} AND status = 'ok') s "
+                f"SELECT s.* EXCLUDE (source_raw), {_PREDICTED_COLUMNS} FROM (FROM samples WHERE {run} AND status = 'ok') s "
                 f"JOIN (FROM graded_predictions WHERE {run}) p USING (epoch, index, visit)"
             )
             if self.completeness == "all but failed":
-                predicted += f" UNION ALL BY NAME SELECT {', '.join(_SHARED)}, status{failed}"
+                predicted += f" UNION ALL BY NAME SELECT {', '.join(_SHARED_COLUMNS)}, status{failed}"
                 joined += f" UNION ALL BY NAME SELECT * EXCLUDE (source_raw){failed}"
             tables = (f"({predicted})", f"({joined})")
         return tuple(f"{table} WHERE {run} AND ({self.condition or 'true'}\n)" for table in tables)
@@ -77,7 +77,7 @@ def completeness(reader: Reader, run: Run) -> Completeness:
     if not run.graded:
         return "unknown"
     # Hashed twice: DuckDB combines column hashes so that values exchanged between rows would cancel out.
-    content = f"SELECT count(*), sum(hash(hash({', '.join(_SHARED)})))"
+    content = f"SELECT count(*), sum(hash(hash({', '.join(_SHARED_COLUMNS)})))"
     sampled, predicted = (
         reader.sql(f"{content} FROM {rows}", parameters=[run.run_id]).fetchone()
         for rows in ("samples WHERE run_id = ? AND status = 'ok'", "graded_predictions WHERE run_id = ?")
@@ -183,7 +183,7 @@ def _ordered_samples(picked: PickedSamples, order: str) -> tuple[str, ...]:
     key = f"CASE WHEN isfinite(({expression})::DOUBLE) THEN ({expression})::DOUBLE ELSE {last} END"
     # Two columns of text cost more than all the rest: a run that lists its classes has the names already.
     names = "NULL AS label_name, NULL AS predicted_name" if picked.run.classes else _NAMES
-    return tuple(f"SELECT {_SHOWN}, {names}, status, {key} AS sort_key FROM {rows}" for rows in picked.rows)
+    return tuple(f"SELECT {_SHOWN_COLUMNS}, {names}, status, {key} AS sort_key FROM {rows}" for rows in picked.rows)
 
 
 def _cursor_condition(cursor: str, descending: bool, backwards: bool, including: bool) -> tuple[str, list[Any]]:

@@ -136,7 +136,7 @@ _SMALLEST_LOSS = 1e-4
 # Names are asked for only where the run does not list its classes: two columns of text cost as much as the rest.
 _NAMES = ("any_value(label_name)", "any_value(predicted_name)")
 
-_COUNTED = f"""
+_CLASS_COUNTS = f"""
     WITH binned AS (
         SELECT label, label_name, predicted, predicted_name, correct,
                CASE WHEN isfinite(confidence) THEN confidence END AS confidence,
@@ -187,7 +187,7 @@ def counts(reader: Reader, run: Run, epoch: int, split: str | None = None) -> Ru
     """Return the confusion, the scores of each class, confidence bins and loss bins of one epoch, or of one split of it, in one scan."""
     label_name, predicted_name = ("NULL", "NULL") if run.classes else _NAMES
     of = of_split(run, epoch, split)
-    query = _COUNTED.format(label_name=label_name, predicted_name=predicted_name, of=of)
+    query = _CLASS_COUNTS.format(label_name=label_name, predicted_name=predicted_name, of=of)
     rows = reader.sql(query, parameters=[run.run_id, epoch]).rows(CountedGroup)
     by_class = [row for row in rows if row["which"] == _BY_CLASS]
     graded = sum(row["graded"] for row in by_class)

@@ -42,7 +42,7 @@ class ComparedCounts(TypedDict):
     total: int
 
 
-_SHOWN = ", ".join(AlikeSample.__annotations__)
+_SHOWN_COLUMNS = ", ".join(AlikeSample.__annotations__)
 
 
 def compared_runs(reader: Reader, run: Run) -> list[Run]:
@@ -66,7 +66,9 @@ def same_file(reader: Reader, run: Run, source_digest: str | None, runs: Sequenc
         visits = reader.sql(query, run=[other.run_id], parameters=parameters).fetchall()
         if visits:
             listed = ", ".join(f"({index}, {visit})" for index, visit in visits)
-            shown = f"SELECT {_SHOWN} FROM lineage WHERE run_id = ? AND epoch = ? AND (index, visit) IN ({listed})"
+            shown = (
+                f"SELECT {_SHOWN_COLUMNS} FROM lineage WHERE run_id = ? AND epoch = ? AND (index, visit) IN ({listed})"
+            )
             found += reader.sql(shown, run=[other.run_id], parameters=parameters[:2]).rows(AlikeSample)
     return found
 
@@ -125,7 +127,7 @@ def _describe_samples(
     for run_id in {run_id for _, run_id, _ in nearest}:
         keys = [key for _, of, key in nearest if of == run_id]
         indices = ", ".join(str(key[1]) for key in keys)
-        query = f"SELECT {_SHOWN} FROM lineage WHERE run_id = {literal(run_id)} AND index IN ({indices})"
+        query = f"SELECT {_SHOWN_COLUMNS} FROM lineage WHERE run_id = {literal(run_id)} AND index IN ({indices})"
         for row in reader.sql(query, run=[run_id]).rows(AlikeSample):
             rows[run_id, row["epoch"], row["index"], row["visit"]] = row
     found: list[tuple[float, AlikeSample]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from audit.store.schema import RUNS, SCHEMAS
-from audit.store.views import MACROS, PREDICTED, VIEWS
+from audit.store.views import MACROS, PREDICTED_COLUMNS, VIEWS
 
 _KEYWORDS = (
     "SELECT FROM WHERE GROUP BY ORDER LIMIT JOIN USING LEFT AND OR NOT DISTINCT AS DESC ASC HAVING WITH CASE WHEN THEN "
@@ -42,7 +42,7 @@ def vocabulary() -> Vocabulary:
     """Return every name that a query can use."""
     tables = {name: list(schema.names) for name, schema in {"runs": RUNS, **SCHEMAS}.items()}
     samples = [name for name in tables["samples"] if name != "source_raw"]
-    tables |= {name: [*samples, *PREDICTED] for name in ("lineage", "wrong_predictions", "latest")}
+    tables |= {name: [*samples, *PREDICTED_COLUMNS] for name in ("lineage", "wrong_predictions", "latest")}
     tables["failures"] = samples
     tables |= {name: [] for name in VIEWS if name not in tables}
     return {

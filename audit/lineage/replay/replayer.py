@@ -20,7 +20,7 @@ from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVis
 from audit.lineage.replay.result import MOST_LISTED, TOLERANCE, Replay, VisitMismatch
 from audit.lineage.trace import trace
 from audit.output_file import explain_write_errors
-from audit.records import MODEL_STAGE, STALLED, Progress, Run, is_batch_stage
+from audit.records import MODEL_STAGE, STALL_ERROR, Progress, Run, is_batch_stage
 from audit.store.read.reader import Reader
 from audit.tables import SampleSourceRow
 
@@ -107,7 +107,7 @@ class Replayer:
                 self._count(fact, 0)
                 self._differs(VisitMismatch(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
             else:
-                alone = fact["failed_stage"] == "worker" or STALLED in (fact["error"] or "")
+                alone = fact["failed_stage"] == "worker" or STALL_ERROR in (fact["error"] or "")
                 tasks.append(Task(epoch, index, visit, states.get(key, {}), place, alone))
         return tasks
 

@@ -49,7 +49,7 @@ _PURE = {
     *("operator", "posix", "random", "sys", "thread", "time", "unicodedata", "warnings", "weakref"),
 }
 #: Methods of an open file that read nothing.
-_HANDLING = {"__enter__", "__exit__", "close", "flush", "seek", "tell"}
+_HANDLING_METHODS = {"__enter__", "__exit__", "close", "flush", "seek", "tell"}
 _CONTAINERS = (str, bytes, bytearray, list, tuple, dict, set, frozenset, int, float, complex, range, type)
 
 
@@ -67,7 +67,7 @@ def makes_values(function: Any) -> bool:
     if package in PACKAGES:
         return name in NO_CHANGES and name != "tensor"  # which torch_calls.py sees
     if _is_object(owner):
-        return name not in _HANDLING and not is_a(owner, _CONTAINERS) and not carries_data(owner)
+        return name not in _HANDLING_METHODS and not is_a(owner, _CONTAINERS) and not carries_data(owner)
     if is_a(owner, type) and owner.__module__ in ("builtins", "datetime"):
         return False
     return package not in _PURE or name == "next"

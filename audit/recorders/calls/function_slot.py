@@ -17,7 +17,9 @@ from typing import Any
 _PLACEHOLDER = "the observer of audit"
 _LOCK = threading.Lock()
 #: Functions whose calls return before their code has run.
-_DEFERRED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+_DEFERRED_FLAGS = (
+    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+)
 
 #: Called with the function's slot, and the arguments of one call. Returns what the caller is given.
 Observe = Callable[["FunctionSlot", tuple[Any, ...], dict[str, Any]], Any]
@@ -65,7 +67,7 @@ def is_observable(function: object) -> bool:
         return False
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
-    return not code.co_flags & _DEFERRED and all(name.isidentifier() for name in names)
+    return not code.co_flags & _DEFERRED_FLAGS and all(name.isidentifier() for name in names)
 
 
 def make_trampoline(code: CodeType, slot: FunctionSlot) -> CodeType:

@@ -127,7 +127,7 @@ class VisitCalls:
         if label is None:
             return slot.original(*args, **kwargs)
         value, others = self._do_unobserved(_split_arguments, slot.function, target, args, kwargs, self._followed)
-        if value is _NOTHING:
+        if value is _NO_VALUE:
             return slot.original(*args, **kwargs)
         frame.counts[label] = count = frame.counts.get(label, 0) + 1
         path = f"{frame.label}.{label}" + (f"#{count}" if count > 1 else "")
@@ -259,7 +259,7 @@ class VisitCalls:
             call.value = call.output = None
 
 
-_NOTHING = object()
+_NO_VALUE = object()
 
 
 def _target_of(function: FunctionType, args: tuple[Any, ...]) -> Any:
@@ -298,7 +298,7 @@ def _split_arguments(
         else:
             others[key] = value
     if not given:
-        return _NOTHING, others
+        return _NO_VALUE, others
     return (given[0] if len(given) == 1 else tuple(given)), others
 
 

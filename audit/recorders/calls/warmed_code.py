@@ -20,7 +20,7 @@ from audit.recorders.calls.operators import changes_in, is_plain_arithmetic, nam
 #: So many times code is looked at after its instructions began to be replaced: what has run by then is ordinary.
 _FIRST_LOOKS = 2
 #: The attribute of code that has its instructions as they are now.
-_REPLACED = "_co_code_adaptive"
+_CURRENT_CODE = "_co_code_adaptive"
 #: The bytes of an instruction and of its counter.
 _SIZE = 4
 _STORES = ("STORE_FAST", "STORE_DEREF")
@@ -41,7 +41,7 @@ class _WarmedFunction:
         """Return the instructions that ran for the first time since this was asked last."""
         if self._looks == _FIRST_LOOKS and not self._waiting:
             return set()
-        now: bytes = getattr(self.code, _REPLACED)
+        now: bytes = getattr(self.code, _CURRENT_CODE)
         if self._looks < _FIRST_LOOKS:
             if now != self.code.co_code:  # else it was not called often enough yet
                 self._looks += 1

@@ -60,7 +60,7 @@ _METHODS: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 #: Files that were read by such methods: each item that reads from one is known.
-OBSERVED: set[str] = set()
+OBSERVED_FILES: set[str] = set()
 _MOST_OBSERVED = 1024
 #: Folders of tables that were opened since these were last taken. Which of their files are read is not seen.
 FOLDERS: set[str] = set()
@@ -103,8 +103,8 @@ def _note_object(handle: Any, path: Callable[[Any], Any]) -> None:
     with contextlib.suppress(Exception):
         found = path(handle)
         note_opened_file(found)
-        if len(OBSERVED) < _MOST_OBSERVED:
-            OBSERVED.add(os.path.abspath(os.fsdecode(found)))
+        if len(OBSERVED_FILES) < _MOST_OBSERVED:
+            OBSERVED_FILES.add(os.path.abspath(os.fsdecode(found)))
 
 
 class _HeldReader:
@@ -268,7 +268,7 @@ class _Imports:
 Reader = FunctionSlot | _HeldReader | _HeldMethod | _Imports
 
 #: By module and name; None for what cannot be observed.
-_found: dict[tuple[str, str], Reader | None] = {}
+_found_readers: dict[tuple[str, str], Reader | None] = {}
 
 
 def _known_readers() -> Iterator[Reader]:
@@ -276,18 +276,18 @@ def _known_readers() -> Iterator[Reader]:
         if (module := _loaded_module(package)) is None:
             continue
         for name in names:
-            if (package, name) not in _found:
-                _found[package, name] = _make(module, name)
-            if (reader := _found[package, name]) is not None:
+            if (package, name) not in _found_readers:
+                _found_readers[package, name] = _make(module, name)
+            if (reader := _found_readers[package, name]) is not None:
                 yield reader
     for package, methods in _METHODS.items():
         if (module := _loaded_module(package)) is None:
             continue
         for kind, name, path in methods:
             key = package, f"{kind}.{name}"
-            if key not in _found:
-                _found[key] = _make_method(vars(module).get(kind), name, operator.attrgetter(path))
-            if (reader := _found[key]) is not None:
+            if key not in _found_readers:
+                _found_readers[key] = _make_method(vars(module).get(kind), name, operator.attrgetter(path))
+            if (reader := _found_readers[key]) is not None:
                 yield reader
 
 

@@ -16,44 +16,44 @@ from audit.values import native as loops
 
 #: Whose opened files were noted before: `stop_noting_files` goes back to it.
 StateBefore = tuple[list[str] | None, int]
-NOBODY: StateBefore = (None, 0)
+NO_OBSERVER: StateBefore = (None, 0)
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 
-_noted: list[str] | None = None
+_noted_files: list[str] | None = None
 _thread = 0
 _is_installed = _is_compiled = False
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or _noted is None or threading.get_ident() != _thread:
+    if event != "open" or _noted_files is None or threading.get_ident() != _thread:
         return
     path, _, flags = arguments
     if isinstance(path, (str, bytes)) and not flags & _WRITES:
-        _noted.append(path if type(path) is str else os.fsdecode(path))
+        _noted_files.append(path if type(path) is str else os.fsdecode(path))
 
 
 def is_noting() -> bool:
     """Return whether a visit is under way in this thread."""
-    return _noted is not None and threading.get_ident() == _thread
+    return _noted_files is not None and threading.get_ident() == _thread
 
 
 def is_under_way() -> bool:
     """Return whether a visit is under way in any thread."""
-    return _noted is not None
+    return _noted_files is not None
 
 
 def note_opened_file(path: Any) -> None:
     """Note a file that a reader outside of Python is about to open, if a visit is under way in this thread."""
-    if _noted is not None and is_noting() and isinstance(path, (str, bytes, os.PathLike)):
-        _noted.append(os.fsdecode(path))
+    if _noted_files is not None and is_noting() and isinstance(path, (str, bytes, os.PathLike)):
+        _noted_files.append(os.fsdecode(path))
 
 
 def note_opened_files(noted: list[str]) -> StateBefore:
     """Put the path of each file that this thread opens for reading into the list, until `stop_noting_files`."""
-    global _noted, _thread
-    before = NOBODY if _noted is None else (_noted, _thread)
-    _noted, _thread = noted, threading.get_ident()
+    global _noted_files, _thread
+    before = NO_OBSERVER if _noted_files is None else (_noted_files, _thread)
+    _noted_files, _thread = noted, threading.get_ident()
     if _is_compiled:
         loops.native.note_opened(noted, _thread)  # type: ignore[union-attr]
     elif not _is_installed:
@@ -64,7 +64,7 @@ def note_opened_files(noted: list[str]) -> StateBefore:
 def _install() -> None:
     global _is_installed, _is_compiled
     if hasattr(loops.native, "note_opened"):
-        _is_compiled = loops.native.note_opened(_noted, _thread)  # type: ignore[union-attr]
+        _is_compiled = loops.native.note_opened(_noted_files, _thread)  # type: ignore[union-attr]
     if not _is_compiled:
         sys.addaudithook(_hook)
     _is_installed = True
@@ -72,7 +72,7 @@ def _install() -> None:
 
 def stop_noting_files(before: StateBefore) -> None:
     """Undo `note_opened_files`, which returned `before`."""
-    global _noted, _thread
-    _noted, _thread = before
+    global _noted_files, _thread
+    _noted_files, _thread = before
     if _is_compiled:
-        loops.native.note_opened(_noted, _thread)  # type: ignore[union-attr]
+        loops.native.note_opened(_noted_files, _thread)  # type: ignore[union-attr]

@@ -44,7 +44,7 @@ _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".ttf", ".otf")
 _METADATA = (f".dist-info{os.sep}", f".egg-info{os.sep}")
 _SYSTEM = tuple(f"{os.sep}{name}{os.sep}" for name in ("proc", "sys", "dev", "etc", "usr"))
 #: Shared memory is a folder like any other: people copy datasets there.
-_SHARED = os.path.join(os.sep, "dev", "shm", "")
+_SHARED_MEMORY = os.path.join(os.sep, "dev", "shm", "")
 _MOST_FILES = 256
 _MOST_KNOWN = 4096
 #: A larger file that a dataset opened by itself is not read a second time to hash it.
@@ -59,7 +59,7 @@ class FileContent:
     bytes: int | None
 
 
-_NOTHING = FileContent(None, None)
+_NO_CONTENT = FileContent(None, None)
 #: By path: the file's state, and what it held. A file of annotations is opened for every sample, and hashed once.
 _known: dict[str, tuple[tuple[int, int, int, int], FileContent]] = {}
 
@@ -73,14 +73,14 @@ def content_of(path: str) -> FileContent:
             return FileContent(hashlib.sha256(data).hexdigest(), len(data))
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
-            return _NOTHING
+            return _NO_CONTENT
         state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         known = _known.get(path)
         if known is not None and known[0] == state:
             return known[1]
         content = FileContent(None, found.st_size) if found.st_size > _LARGEST else _hash(path)
     except (OSError, ValueError):
-        return _NOTHING
+        return _NO_CONTENT
     _known[path] = (state, content)
     if len(_known) > _MOST_KNOWN:
         del _known[next(iter(_known))]
@@ -163,7 +163,7 @@ def _data_files(opened: Sequence[str], origin: Origin) -> Iterator[str]:
 
 
 def _is_system(path: str) -> bool:
-    is_system = path.startswith(_SYSTEM) and not path.startswith(_SHARED)
+    is_system = path.startswith(_SYSTEM) and not path.startswith(_SHARED_MEMORY)
     if not is_media(path) and (path.lower().endswith(_CODE) or is_system or is_library_file(path)):
         return True
     return any(part in path for part in _METADATA) or not os.path.isfile(path)

@@ -19,7 +19,7 @@ from audit.errors import RecordingError
 from audit.recorders.by_value import ByValue
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.files.origin import Origin
-from audit.recorders.loop.fork_safety import DELIVERING
+from audit.recorders.loop.fork_safety import DELIVERY_LOCK
 from audit.recorders.loop.recorded_dataset import StandIn, fetches_batches, record_item, whole_batch
 from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.visit.item_recorder import ItemRecorder
@@ -107,7 +107,7 @@ class Channel:
                 envelope = self._pipe.get()
                 if envelope is None:
                     return
-                with DELIVERING:
+                with DELIVERY_LOCK:
                     assert self._deliver is not None
                     self._deliver(envelope)
             finally:

@@ -10,23 +10,23 @@ from __future__ import annotations
 import os
 import threading
 
-#: Held while rows that came through a pipe are taken in. Taken before WRITING, never after it.
-DELIVERING = threading.Lock()
+#: Held while rows that came through a pipe are taken in. Taken before WRITE_LOCK, never after it.
+DELIVERY_LOCK = threading.Lock()
 #: Held while rows are written.
-WRITING = threading.Lock()
+WRITE_LOCK = threading.Lock()
 
 #: A fork waits no longer than this: a store on a dead network mount must not stop the user's loop from starting.
 _PATIENCE = 10.0
-_taken: list[threading.Lock] = []
+_taken_locks: list[threading.Lock] = []
 
 
 def _lock_before_fork() -> None:
-    _taken.extend(lock for lock in (DELIVERING, WRITING) if lock.acquire(timeout=_PATIENCE))
+    _taken_locks.extend(lock for lock in (DELIVERY_LOCK, WRITE_LOCK) if lock.acquire(timeout=_PATIENCE))
 
 
 def _unlock_after_fork() -> None:
-    while _taken:
-        _taken.pop().release()
+    while _taken_locks:
+        _taken_locks.pop().release()
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from audit.errors import RecordingError
 from audit.provenance import CommitQuery
-from audit.recorders.loop.fork_safety import WRITING
+from audit.recorders.loop.fork_safety import WRITE_LOCK
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.stall_watch import StallWatch
 from audit.recorders.model.batch_tracker import BatchTracker
@@ -61,7 +61,7 @@ class RecordingState:
         #: Whether the loop applies recorded transforms to whole batches.
         self.has_batch_stages = False
         # Last: its thread looks at all of the above.
-        self._background = BackgroundWriter(self._writer, guard=WRITING, on_tick=self._on_tick)
+        self._background = BackgroundWriter(self._writer, guard=WRITE_LOCK, on_tick=self._on_tick)
         # First of all, so that every commit has it; the loop does not wait for git.
         self._background.submit(lambda writer: setattr(writer.run, "git_commit", commit.answer()))
 
@@ -127,7 +127,7 @@ class RecordingState:
         selection = self._selection if rows.is_selected else None
 
         def work(writer: RunWriter) -> None:
-            with WRITING:
+            with WRITE_LOCK:
                 if selection is None:
                     writer.append(rows.tables, rows.stamped, rows.size)
                 else:

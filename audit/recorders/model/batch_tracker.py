@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from audit import values
 from audit.recorders.model.function_modes import place_at_bottom, remove_mode
 from audit.recorders.model.operations import join_rules, value_rules
-from audit.recorders.model.operations.table import UNCHANGING, list_functions
+from audit.recorders.model.operations.table import UNCHANGING_OPERATIONS, list_functions
 from audit.recorders.model.output_uses import OutputUses
 from audit.recorders.model.row_origins import Call, RowOrigins, Rule
 
@@ -183,7 +183,7 @@ class BatchTracker(TorchFunctionMode):
             return
         source = call.value if isinstance(call.value, torch.Tensor) else None
         is_changed = source is None or _is_changed(source, self.origins_of(source), result, origins, name)
-        if is_changed and name not in UNCHANGING:
+        if is_changed and name not in UNCHANGING_OPERATIONS:
             origins = replace(origins, operations=(*origins.operations, name.strip("_")))
         self.add(result, origins, like=source)
 
@@ -263,7 +263,7 @@ def digest_of(tensor: torch.Tensor) -> str | None:
 
 
 def _operation_names(name: str) -> tuple[str, ...]:
-    return () if name in UNCHANGING else (name.strip("_"),)
+    return () if name in UNCHANGING_OPERATIONS else (name.strip("_"),)
 
 
 def _is_changed(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 #: Percentiles of larger tensors are taken from an even sample of this size.
-_SAMPLED = 4096
+_SAMPLE_SIZE = 4096
 _QUANTILES = (0.01, 0.25, 0.50, 0.75, 0.99)
 _NAMES = ("p01", "p25", "p50", "p75", "p99")
 
@@ -39,7 +39,7 @@ def _columns(rows: torch.Tensor) -> dict[str, torch.Tensor]:
     columns["nonfinite"] = torch.zeros(rows.shape[0]) if finite else (~torch.isfinite(rows)).sum(dim=1)
     if finite:
         # The smallest step that keeps the sample within its size, over the whole width. numpy sorts faster than torch.
-        sampled = np.sort(rows[:, :: -(-width // _SAMPLED)].cpu().numpy(), axis=1)
+        sampled = np.sort(rows[:, :: -(-width // _SAMPLE_SIZE)].cpu().numpy(), axis=1)
         columns |= dict(zip(_NAMES, _quantiles(torch.from_numpy(sampled)), strict=True))
     return columns
 

@@ -13,7 +13,7 @@ from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.predictions import IGNORED_LABEL
 
 #: Kinds of output from which one class is predicted.
-_CLASSIFIED = ("logits", "probabilities", "log_probabilities", "sigmoid")
+_CLASS_OUTPUTS = ("logits", "probabilities", "log_probabilities", "sigmoid")
 #: What is said of a target that a graded output of this kind cannot be compared with.
 _MISFITS = {
     "multilabel": "A target is not {width} numbers from 0 to 1: such samples are recorded and not graded.",
@@ -40,14 +40,14 @@ def describe_label_problem(labels: Sequence[int | None], width: int, kind: str) 
     """Return a sentence about labels that an output of this width has no class for; None if there are none."""
     classes = max(width, 2)
     known = [label for label in labels if label is not None and label != IGNORED_LABEL]
-    if kind not in _CLASSIFIED or all(0 <= label < classes for label in known):
+    if kind not in _CLASS_OUTPUTS or all(0 <= label < classes for label in known):
         return None
     return f"A label is not one of its {classes} classes: such samples have no loss, and count as wrong."
 
 
 def _describe_values(columns: Mapping[str, Any], kind: str) -> str | None:
     """Return a sentence about NaN and infinity. A logit of -inf beside others is a class that is ruled out."""
-    if kind in _CLASSIFIED and any(number is None for number in columns["predicted"]):
+    if kind in _CLASS_OUTPUTS and any(number is None for number in columns["predicted"]):
         return "It has NaN or infinite numbers: such samples have no predicted class, and count as wrong where they have a label."
     if kind == "multilabel" and "probabilities" not in columns:
         return UNCLEAR.format(result="they are recorded and not graded")
@@ -68,12 +68,12 @@ def _describe_targets(
     open_targets: list[Any] = [
         item if item is not None else label
         for item, label, loss in zip(wanted.items, wanted.labels, losses, strict=True)
-        if loss is None and (item is not None or (label is not None and kind not in _CLASSIFIED))
+        if loss is None and (item is not None or (label is not None and kind not in _CLASS_OUTPUTS))
     ]
     if not open_targets:
         return None
     if any(not len(target) if isinstance(target, Boxes) else np.size(target) == 0 for target in open_targets):
         return _EMPTY
-    if kind in _CLASSIFIED:
+    if kind in _CLASS_OUTPUTS:
         return None if is_doubted else _NO_CLASS
     return _MISFITS[kind].format(width=width)

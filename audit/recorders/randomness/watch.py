@@ -18,13 +18,13 @@ from audit.recorders.randomness.states import GeneratorSource, State, global_sou
 
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"
-MADE = "made:"
+MADE_PREFIX = "made:"
 #: The batch that a visit was made in, where its dataset makes batches as a whole.
 BATCH = "batch"
 #: What its dataset was asked for, where that is not the sample's index.
 KEY = "key"
 #: The place where a generator was made held None before.
-_NAMED = b"None"
+_NO_STATE = b"None"
 
 
 class Watch:
@@ -79,7 +79,7 @@ class Watch:
         if made or worker or self._roster.asks_for_seed:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
             found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *worker]
-        return found + [(f"{MADE}{path}", State(_NAMED if named else b"")) for path, named in made.items()]
+        return found + [(f"{MADE_PREFIX}{path}", State(_NO_STATE if named else b"")) for path, named in made.items()]
 
     def _look(self) -> dict[str, bool]:
         """Notice generators that were made or replaced; gives the paths of new ones."""
@@ -117,7 +117,9 @@ class Restorer:
     def restore(self, states: Mapping[str, State]) -> list[str]:
         """Set what can be set; gives the names of recorded generators that are not there."""
         self._look()
-        if WORKER not in states and (self._roster.asks_for_worker or any(name.startswith(MADE) for name in states)):
+        if WORKER not in states and (
+            self._roster.asks_for_worker or any(name.startswith(MADE_PREFIX) for name in states)
+        ):
             # It was recorded in the main process, and may be replayed in a worker, which has a seed of its own.
             _be_main_process()
         missing = []
@@ -126,8 +128,8 @@ class Restorer:
                 continue
             if name == WORKER:
                 _be_worker(state)
-            elif name.startswith(MADE):
-                self._unmake(name.removeprefix(MADE), named=state.small == _NAMED)
+            elif name.startswith(MADE_PREFIX):
+                self._unmake(name.removeprefix(MADE_PREFIX), named=state.small == _NO_STATE)
             elif (source := self._globals.get(name) or self._held.get(name)) is not None:
                 source.put(state)
             else:

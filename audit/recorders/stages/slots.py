@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.recorders.stages.stand_in import StageStandIn
 
-_MISSING = object()
+_NO_ATTRIBUTE = object()
 
 
 class Slot:
@@ -17,7 +17,7 @@ class Slot:
         self.owner = owner
         self.key = key
         self.child = child
-        self._before: Any = _MISSING
+        self._before: Any = _NO_ATTRIBUTE
 
     @property
     def holder(self) -> Any:
@@ -42,17 +42,17 @@ class Slot:
     def put(self, value: Any) -> None:
         """Put a stand-in into the slot. `restore` undoes it exactly."""
         holder = self.holder
-        self._before = holder.get(self.key, _MISSING) if isinstance(holder, dict) else holder[self.key]
+        self._before = holder.get(self.key, _NO_ATTRIBUTE) if isinstance(holder, dict) else holder[self.key]
         holder[self.key] = value
 
     def restore(self) -> None:
         """Put back what was there, or nothing where nothing was."""
         holder = self.holder
-        if self._before is _MISSING:
+        if self._before is _NO_ATTRIBUTE:
             holder.pop(self.key, None)
         else:
             holder[self.key] = self._before
-        self._before = _MISSING
+        self._before = _NO_ATTRIBUTE
 
     def __getstate__(self) -> dict[str, Any]:
         return {"owner": self.owner, "key": self.key, "child": self.child}

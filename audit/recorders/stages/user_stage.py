@@ -22,7 +22,7 @@ from audit.recorders.stages.stand_in import current_visit
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NOTHING = object()
+_NO_VALUE = object()
 
 
 class InsideStage:
@@ -34,7 +34,7 @@ class InsideStage:
         self._is_function = is_function
         self._given = given
         self._begun = 0
-        self._output: Any = _NOTHING
+        self._output: Any = _NO_VALUE
         self._spent = 0
 
     def out(self, value: T) -> T:
@@ -44,7 +44,7 @@ class InsideStage:
         return value
 
     def __enter__(self) -> InsideStage:
-        self._output = _NOTHING
+        self._output = _NO_VALUE
         visit = current_visit()
         if visit is not None and self._given is not None:
             visit.note_given((self._given,), is_sole=True)
@@ -62,7 +62,7 @@ class InsideStage:
             visit.calls.leave()
         if error is not None:
             visit.fail(self._name, error)
-        elif self._output is not _NOTHING:
+        elif self._output is not _NO_VALUE:
             visit.note_stage(self._name, self._output, self._spent, is_function=self._is_function)
 
     def __call__(self, function: F) -> F:

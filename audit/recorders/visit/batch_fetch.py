@@ -10,7 +10,7 @@ from typing import Any, Literal
 from audit.recorders.items.item_key import read_key, write_key
 from audit.recorders.randomness.states import State
 from audit.recorders.randomness.visit_randomness import States
-from audit.recorders.randomness.watch import BATCH, MADE, Watch
+from audit.recorders.randomness.watch import BATCH, MADE_PREFIX, Watch
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.item_calls import ItemCall
@@ -126,7 +126,7 @@ class BatchObserver:
         ):
             return [calls[0].states for calls in places]
         drawn = self._watch.drawn_states(self._start)
-        made = {pair[0]: pair for call in self.calls for pair in call.states if pair[0].startswith(MADE)}
+        made = {pair[0]: pair for call in self.calls for pair in call.states if pair[0].startswith(MADE_PREFIX)}
         drawn += [pair for name, pair in made.items() if name not in dict(drawn)]
         batch = [fetch.state(place) for place in range(len(places))]
         return [[*drawn, (BATCH, state)] if state is not None else drawn for state in batch]

@@ -29,14 +29,14 @@ _TABLES = ("samples", "sample_sources", "stage_outputs", "payloads", "rng")
 
 
 #: The tables of visits of files that a list names, with the columns of their rows, in the order of values/_rows.h.
-_LISTED = {
+_LISTED_COLUMNS = {
     "samples": SAMPLE_COLUMNS,
     "sample_sources": SOURCE_COLUMNS,
     "stage_outputs": OUTPUT_COLUMNS,
     "payloads": PAYLOAD_COLUMNS,
 }
 #: Rows of other widths than the compiled loops know are not made by them.
-_WIDTHS = tuple(map(len, _LISTED.values()))
+_WIDTHS = tuple(map(len, _LISTED_COLUMNS.values()))
 
 
 def listed_plan(pipeline: Pipeline, classes: list[str] | None) -> tuple[Any, ...] | None:
@@ -136,8 +136,8 @@ class GatheredRows:
 
         Only the compiled loops can do so. `plan` is what `listed_plan` returned.
         """
-        tables = [self.tables[name] for name in _LISTED]
-        lists = [table.values_of(names) for table, names in zip(tables, _LISTED.values(), strict=True)]
+        tables = [self.tables[name] for name in _LISTED_COLUMNS]
+        lists = [table.values_of(names) for table, names in zip(tables, _LISTED_COLUMNS.values(), strict=True)]
         known = (self.indices, self.digests, self._last_rows, self.labels, self.targets, self._routes, self.ok)
         position = len(self.indices)
         count: int = loops.native.add_visits(waiting, start, plan, (*lists, *known))  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from audit import values
 from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.files.file_readers import Reader, observe_readers
-from audit.recorders.files.opened_files import NOBODY, StateBefore, note_opened_files, stop_noting_files
+from audit.recorders.files.opened_files import NO_OBSERVER, StateBefore, note_opened_files, stop_noting_files
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_visit
 from audit.recorders.visit.file_load import path_loader
@@ -38,7 +38,7 @@ class InsertedStandIns(NamedTuple):
 
 
 #: What a visit inserts whose stand-ins are in their slots already.
-NOTHING_INSERTED = InsertedStandIns([], [], [], NOBODY)
+NOTHING_INSERTED = InsertedStandIns([], [], [], NO_OBSERVER)
 
 
 class Instrument:
@@ -54,7 +54,7 @@ class Instrument:
         self._readers: list[Reader] = []
         #: The files that the visit opened which is under way meanwhile, and whose were noted before.
         self._opened: list[str] = []
-        self._opened_before = NOBODY
+        self._opened_before = NO_OBSERVER
         #: Whether the last visit found other transforms in the dataset than this pipeline's.
         self.changed = False
 
@@ -215,7 +215,7 @@ class Instrument:
             "_standing": None,
             "_readers": [],
             "_opened": [],
-            "_opened_before": NOBODY,
+            "_opened_before": NO_OBSERVER,
         }
         return {"pipeline": self.pipeline} | own
 

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from torch.utils.data import Dataset
 
 from audit.recorders.calls.callables import dict_of, is_a, items_of
-from audit.recorders.files.file_readers import FOLDERS, OBSERVED
+from audit.recorders.files.file_readers import FOLDERS, OBSERVED_FILES
 from audit.recorders.files.open_descriptors import new_descriptors, open_descriptors
 from audit.recorders.files.source_files import is_data_file, is_media
 from audit.recorders.files.thread_files import FILES, UNKNOWN, take_unclaimed
 from audit.recorders.visit.item_calls import wrapped_datasets
 
 #: By the first part of their module, or of their own name: classes that read a file in a way that is not seen.
-_UNSEEN = {
+_UNSEEN_READERS = {
     "mmap": ("mmap",),
     "sqlite3": ("Connection", "Cursor"),
     "lmdb": ("Environment", "Transaction", "Cursor"),
@@ -77,7 +77,9 @@ class KeptFiles:
     def look_again(self, opened: Sequence[str]) -> None:
         """Look for files that the dataset has opened since and keeps open; `opened` are those that the last item opened."""
         self._find()
-        known = {os.path.realpath(path) for path in (*opened, *OBSERVED, *(handle.path for handle in self.handles))}
+        known = {
+            os.path.realpath(path) for path in (*opened, *OBSERVED_FILES, *(handle.path for handle in self.handles))
+        }
         for path in new_descriptors(self._before):
             if path not in known and not is_media(path) and is_data_file(path):
                 self._say(f"the file {path} stays open")
@@ -120,7 +122,7 @@ class KeptFiles:
                 path = getattr(held, "name", None)
                 if not held.closed and isinstance(path, (str, bytes)) and not _writes(held):
                     found.append(_Handle(name, held, os.path.abspath(os.fsdecode(path))))
-            elif type(held).__name__ in _UNSEEN.get(type(held).__module__.partition(".")[0], ()):
+            elif type(held).__name__ in _UNSEEN_READERS.get(type(held).__module__.partition(".")[0], ()):
                 self._say(f"{name} ({type(held).__name__}) stays open")
         self.handles = found
 

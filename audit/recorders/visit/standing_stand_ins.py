@@ -14,7 +14,7 @@ from audit.recorders.stages.slots import Slot, SlotSnapshot
 from audit.recorders.stages.stand_in import StageStandIn
 from audit.values import native as loops
 
-_MISSING = object()
+_NO_ATTRIBUTE = object()
 
 
 class StandingStandIns:
@@ -43,7 +43,7 @@ class StandingStandIns:
                 expected[id(holder), slot.key] = (holder, slot.key, holder[slot.key])
         for slot, stand_in in self._pairs:
             holder, key = slot.holder, slot.key
-            before = holder.get(key, _MISSING) if isinstance(holder, dict) else holder[key]
+            before = holder.get(key, _NO_ATTRIBUTE) if isinstance(holder, dict) else holder[key]
             self._before.append((holder, key, stand_in, before))
             holder[key] = stand_in
             expected[id(holder), key] = (holder, key, stand_in)
@@ -79,7 +79,7 @@ class StandingStandIns:
                 is_mine = False
             if not is_mine:
                 is_whole = False
-            elif before is _MISSING:
+            elif before is _NO_ATTRIBUTE:
                 del holder[key]
             else:
                 holder[key] = before

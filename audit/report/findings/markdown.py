@@ -12,7 +12,7 @@ from audit.checks.finding_pictures import FindingPicture
 from audit.checks.report import CheckOutcome, Report
 from audit.report.text import clean
 
-_SHOWN = 20
+_MOST_SHOWN = 20
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "skip": "⏭️ skip", "error": "💥 error"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~@:&-])")
 
@@ -83,11 +83,11 @@ def _mark(outcome: CheckOutcome) -> str:
 
 def _details(outcome: CheckOutcome) -> list[str]:
     lines = ["| index | source | stage | |", "| --- | --- | --- | --- |"]
-    for finding in outcome.findings[:_SHOWN]:
+    for finding in outcome.findings[:_MOST_SHOWN]:
         cells = [finding.index, finding.source, finding.stage, finding.message]
         lines.append("| " + " | ".join("" if cell is None else _escape(str(cell)) for cell in cells) + " |")
-    if outcome.total > _SHOWN:
-        lines.append(f"| | | | … and {outcome.total - _SHOWN:,} more |")
+    if outcome.total > _MOST_SHOWN:
+        lines.append(f"| | | | … and {outcome.total - _MOST_SHOWN:,} more |")
     return _fold(f"{outcome.check}: {outcome.total:,} finding{'' if outcome.total == 1 else 's'}", lines)
 
 

@@ -21,7 +21,7 @@ _ROWS, _WIDTH = 40, 120
 _REASONS = 4
 _MARKS = {"pass": "pass", "fail": "FAIL", "skip": "skip", "error": "ERROR"}
 #: What differs between findings of one kind: quoted text and numbers. The source is left out by its name.
-_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d.,]*")
+_VARYING_PARTS = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d.,]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _examples(findings: list[Finding], most: int) -> list[Finding]:
 def _kind(finding: Finding) -> tuple[str | None, int | None, str]:
     """Return what findings of one kind have in common: the message without its source and its numbers."""
     message = finding.message.replace(finding.source, "") if finding.source else finding.message
-    return finding.severity, finding.stage, _VARYING.sub("", message)
+    return finding.severity, finding.stage, _VARYING_PARTS.sub("", message)
 
 
 def _result_line(report: Report, passed: int, skipped: int) -> str:

@@ -27,7 +27,7 @@ def compare_with_baseline(reader: Reader, baseline: str, run: Run) -> JsonObject
     shown["same"] = found.same
     shown["baseline"] = run_view(found.a.run)
     shown["flips"] = [
-        {"kind": kind, **flip, **(_parting_stage(reader, found, flip) if number < _PICTURED else _NOTHING)}
+        {"kind": kind, **flip, **(_parting_stage(reader, found, flip) if number < _PICTURED else _NO_STAGE)}
         for kind in ("regressions", "fixes")
         for number, flip in enumerate(found.flips.lists[kind])
     ]
@@ -41,7 +41,7 @@ class PartingStage(TypedDict):
     pictures: list[str]
 
 
-_NOTHING: PartingStage = {"stage": None, "pictures": []}
+_NO_STAGE: PartingStage = {"stage": None, "pictures": []}
 
 
 def _parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
@@ -50,7 +50,7 @@ def _parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> Part
         ours = trace(reader, found.a.run.run_id, index=flip["index_a"], epoch=found.a.epoch, visit=flip["visit_a"])
         theirs = trace(reader, found.b.run.run_id, index=flip["index_b"], epoch=found.b.epoch, visit=flip["visit_b"])
     except NotFound:
-        return _NOTHING
+        return _NO_STAGE
     at_a, at_b = _digests(ours), _digests(theirs)
     for step in found.steps:
         if step.at_a is None or step.at_b is None or at_a.get(step.at_a) == at_b.get(step.at_b):
@@ -58,7 +58,7 @@ def _parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> Part
         x, y = ours.preview(step.at_a), theirs.preview(step.at_b)
         pictures = [data_address(made) for made in (encode(x, _SIDE), encode(y, _SIDE), difference(x, y, _SIDE))]
         return {"stage": step.name, "pictures": pictures if all(pictures) else []}
-    return _NOTHING
+    return _NO_STAGE
 
 
 def _digests(found: Trace) -> dict[int, str | None]:

@@ -18,7 +18,7 @@ _MOST_CELLS = 4_000
 _MANY, _MOST_OF_MANY = 400, 500
 _MOST_TOGETHER = 600  # the order of more takes seconds to find
 #: The names are written beside a grid of at most so many classes.
-_NAMED = 80
+_MOST_NAMED = 80
 
 ClassOrder = Literal["label", "worst", "together"]
 ORDERS: dict[ClassOrder, str] = {"label": "label", "worst": "worst first", "together": "confused together"}
@@ -118,7 +118,7 @@ def _grid(cells: Sequence[Cell], rows: list[int], columns: list[int | None], nam
     return {
         "classes": [{"label": label, "name": names.get(label, str(label)), "at": n} for n, label in enumerate(rows)],
         "columns": len(columns),
-        "named": len(rows) <= _NAMED,
+        "named": len(rows) <= _MOST_NAMED,
         "more": len(cells) - len(kept),
         "cells": [
             {

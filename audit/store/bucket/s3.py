@@ -32,7 +32,7 @@ from audit.store.bucket.client import (
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 
-_MISSING = {"NoSuchKey", "404", "NotFound"}
+_NOT_FOUND_CODES = {"NoSuchKey", "404", "NotFound"}
 _FORBIDDEN = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
@@ -168,7 +168,7 @@ def _translate_errors() -> Iterator[None]:
 def _to_request_error(code: str, status: int) -> Exception:
     if code == "NoSuchBucket":
         return NoBucket(code)
-    if code in _MISSING:
+    if code in _NOT_FOUND_CODES:
         return FileNotFoundError(code)
     if status == 412:
         return ConditionFailed(code)

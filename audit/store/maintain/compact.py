@@ -18,8 +18,8 @@ from audit.errors import StoreDamaged, StoreError
 from audit.records import Part, Run
 from audit.store.commits import commit_whole, run_folder
 from audit.store.leftovers import remove_run
-from audit.store.maintain.sorting import ORDER, SORTED, are_in_order, sort_rows
-from audit.store.manifest import MERGED, Manifest, find_unlisted, lock_manifest, lock_path, withdraw
+from audit.store.maintain.sorting import ORDER, SORTED_TABLES, are_in_order, sort_rows
+from audit.store.manifest import MERGED_PREFIX, Manifest, find_unlisted, lock_manifest, lock_path, withdraw
 from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 
@@ -80,7 +80,7 @@ def compact(reader: Reader, reference: str | None = None) -> CompactionResult:
 def _merge_table(reader: Reader, manifest: Manifest, table: str) -> Iterator[Part]:
     """Yield a table's parts after merging: few, and in order of index."""
     parts = [part for part in manifest.parts if part.table == table]
-    if table in SORTED and sum(part.rows for part in parts) > _PART_ROWS and not are_in_order(parts):
+    if table in SORTED_TABLES and sum(part.rows for part in parts) > _PART_ROWS and not are_in_order(parts):
         schemas = [_schema(reader, manifest, part) for part in parts]
         # Parts that a later version wrote may have more columns, and stay as they are: sorted one by one.
         if all(schema.equals(schemas[0]) for schema in schemas):
@@ -114,7 +114,7 @@ def _merge_group(reader: Reader, manifest: Manifest, group: list[Part]) -> Itera
 
 
 def _write_part(reader: Reader, manifest: Manifest, table: str, rows: pa.Table, number: int) -> Part:
-    part, data = part_of(table, rows, number=manifest.commit + 1, prefix=f"{MERGED}{number:05d}")
+    part, data = part_of(table, rows, number=manifest.commit + 1, prefix=f"{MERGED_PREFIX}{number:05d}")
     reader.filesystem.replace(f"{run_folder(manifest.run.run_id)}/{part.file}", data)
     return part
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FOLDER = "signatures"
 _TYPE = "audit run signature 1"
 #: What may be changed after a run was signed.
-_AMENDED = ("name", "tags")
+_AMENDED_KEYS = ("name", "tags")
 _AMENDED_TABLE = "findings"
 
 
@@ -126,7 +126,7 @@ def problem_with(reader: Reader, manifest: Manifest, key: str | os.PathLike[str]
 
 def content_digest(manifest: Manifest) -> str:
     """Return the SHA-256 of what a manifest says of the recording: the run's row and the digest of every part."""
-    row = {name: value for name, value in manifest.run.as_json().items() if name not in _AMENDED}
+    row = {name: value for name, value in manifest.run.as_json().items() if name not in _AMENDED_KEYS}
     parts = sorted([p.table, p.file, p.rows, p.sha256] for p in manifest.parts if p.table != _AMENDED_TABLE)
     return hashlib.sha256(_canonical_bytes({"run": row, "parts": parts})).hexdigest()
 

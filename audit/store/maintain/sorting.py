@@ -19,7 +19,7 @@ from audit.store.sql_literal import literal
 #: By index first: it is what a trace asks for, and all epochs of a sample lie together.
 ORDER = ("index", "epoch", "visit", "stage")
 #: Tables whose every row is about a visit, and small: rows with payloads would be put aside payload and all.
-SORTED = ("samples", "stage_outputs", "predictions")
+SORTED_TABLES = ("samples", "stage_outputs", "predictions")
 #: What DuckDB may hold at once while it sorts.
 _MEMORY = "1GB"
 _BATCH = 65_536

@@ -23,7 +23,7 @@ class SampleIdentity:
 
 
 #: The items of a query's first three parameters, as a table.
-LISTED = "SELECT unnest(?::BIGINT[]) AS index, unnest(?::VARCHAR[]) AS split, unnest(?::VARCHAR[]) AS root"
+LISTED_ITEMS = "SELECT unnest(?::BIGINT[]) AS index, unnest(?::VARCHAR[]) AS split, unnest(?::VARCHAR[]) AS root"
 
 
 def same_item(ours: str, theirs: str) -> str:
@@ -46,7 +46,7 @@ def tagged_condition(run_id: str, tag: str) -> str:
 
 
 def as_parameters(items: Collection[SampleIdentity]) -> list[list[int] | list[str | None]]:
-    """Return the parameters of `LISTED`."""
+    """Return the parameters of `LISTED_ITEMS`."""
     return [[item.index for item in items], [item.split for item in items], [item.root for item in items]]
 
 

@@ -24,7 +24,7 @@ _BLOCK = 2**20
 #: Smaller parts are checked again in no time.
 _LARGE = 2**18
 _MOST_SENT = 2_000
-_checked: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {}
+_checked_parts: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {}
 _lock = threading.Lock()
 
 
@@ -38,7 +38,7 @@ def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomRead
         return True
     key, state = (filesystem.location, where), (stamp or (part.bytes,), part.sha256)
     with _lock:
-        if _checked.get(key) == state:
+        if _checked_parts.get(key) == state:
             return True
     if _digest(reader) != part.sha256:
         return False
@@ -49,7 +49,7 @@ def is_intact(filesystem: Filesystem, where: str, part: Part, reader: RandomRead
 def note_intact(filesystem: Filesystem, where: str, part: Part, stamp: tuple[int, ...] | None) -> None:
     """Note that a part has its digest, so that a later look does not compute it again; `stamp` is of before it was read."""
     with _lock:
-        _checked[filesystem.location, where] = (stamp or (part.bytes,), part.sha256)
+        _checked_parts[filesystem.location, where] = (stamp or (part.bytes,), part.sha256)
 
 
 def check_parts(filesystem: Filesystem, manifests: Iterable[Manifest], paths: Collection[str]) -> None:
@@ -65,7 +65,7 @@ def check_parts(filesystem: Filesystem, manifests: Iterable[Manifest], paths: Co
 def checked_parts(location: str) -> list[list[Any]]:
     """Return the large parts of a store on this machine that this process has found intact, for a process that it asks."""
     with _lock:
-        known = list(_checked.items())
+        known = list(_checked_parts.items())
     found = [
         [where, stamp, sha256]
         for (place, where), (stamp, sha256) in known
@@ -78,7 +78,7 @@ def trust_digests(location: str, checked: list[list[Any]]) -> None:
     """Take over what `checked_parts` gave in the process that asks."""
     with _lock:
         for where, stamp, sha256 in checked:
-            _checked[location, where] = tuple(stamp), sha256
+            _checked_parts[location, where] = tuple(stamp), sha256
 
 
 def _digest(reader: RandomReader) -> str:

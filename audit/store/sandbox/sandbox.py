@@ -31,7 +31,7 @@ from audit.store.sandbox.worker import LENGTH, receive, receive_exactly, send
 
 Form = Literal["rows", "csv", "parquet"]
 
-_KEPT = ("PATH", "LANG", "LC_ALL")
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL")
 _KEPT_FOR_REMOTE = (
     *("AWS_", "AZURE_", "GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST"),
     *("HOME", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -232,7 +232,7 @@ class Sandbox:
     def _environment(self) -> dict[str, str]:
         """Return the environment variables of the child. They hold nothing that a query could give away; one thread for libraries that would start more before the fork."""
         remote = _KEPT_FOR_REMOTE if local_path(self.location) is None else ()
-        kept = {k: v for k, v in os.environ.items() if k in _KEPT or (remote and k.startswith(remote))}
+        kept = {k: v for k, v in os.environ.items() if k in _KEPT_VARIABLES or (remote and k.startswith(remote))}
         single = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
         return {**kept, **single, "TZ": "UTC", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 

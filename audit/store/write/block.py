@@ -18,7 +18,7 @@ from audit.store.filesystem import filesystem_for
 from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
 from audit.store.stamped_rows import StampedRows
-from audit.store.tally import COUNTED, Tally
+from audit.store.tally import COUNTED_COLUMNS, Tally
 from audit.store.write.pending_rows import PendingRows
 from audit.store.write.writer import BLOCK
 
@@ -60,7 +60,7 @@ class BlockWriter:
         return Block(tuple(self._parts), self._tally)
 
     def _flush(self) -> None:
-        self._tally += Tally.of(self._pending.select(COUNTED))
+        self._tally += Tally.of(self._pending.select(COUNTED_COLUMNS))
         with self._filesystem.open_writer() as files:
             for name in self._pending.names():
                 part, data = part_of(name, self._pending.table(name), len(self._parts), self._prefix, self._buffer)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from audit.store.compressed_table import CompressedRows, CompressedTable
 from audit.store.stamped_rows import Rows, StampedRows, joined_tables, tables_of
-from audit.store.wire import PACKED
+from audit.store.wire import PACKED_SCHEMAS
 
 #: A part is written when this much has gathered, or when enough time has passed.
 FLUSH_BYTES = 32 * 2**20
@@ -65,7 +65,7 @@ class PendingRows:
         self._batches.append((stamped, tables))
         self._rows_of_batches += stamped.count
         self._bytes_of_batches += size
-        self._names_of_batches.update(PACKED, tables)
+        self._names_of_batches.update(PACKED_SCHEMAS, tables)
         if len(self._batches) >= _JOINED_BATCHES or self._rows_of_batches >= _JOINED_ROWS:
             self._join()
 

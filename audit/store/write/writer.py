@@ -18,7 +18,7 @@ from audit.identity import new_run_id
 from audit.records import Part, Run, Status
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
 from audit.store.filesystem import Filesystem, FileWriter, filesystem_for
-from audit.store.index_set import INDEXED, index_set_of
+from audit.store.index_set import INDEXED_COLUMNS, index_set_of
 from audit.store.leftovers import CleanupResult, clean_interrupted, remove_leftovers
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import (
@@ -35,7 +35,7 @@ from audit.store.part_buffer import PartBuffer
 from audit.store.part_file import part_of
 from audit.store.split_accuracy import EvaluationAccuracy, read_splits
 from audit.store.stamped_rows import Rows, StampedRows
-from audit.store.tally import COUNTED, Tally
+from audit.store.tally import COUNTED_COLUMNS, Tally
 from audit.store.write.pending_rows import PendingRows
 
 #: A part is written when enough has gathered (see pending_rows.py), or when the interval below has passed. A commit takes about
@@ -266,7 +266,7 @@ class RunWriter:
     def _count_pending(self) -> Tally:
         """Count the pending rows, all at once, unless they were counted already."""
         if self._tally_of_pending is None:
-            self._tally_of_pending = Tally.of(self._pending.select(COUNTED))
+            self._tally_of_pending = Tally.of(self._pending.select(COUNTED_COLUMNS))
             losses, self._pending.losses = self._pending.losses, []
             for loss in losses:
                 self.on_loss(loss)
@@ -292,7 +292,7 @@ class RunWriter:
 
     def _write_indices(self, files: FileWriter) -> str | None:
         """Write the indices of this commit's samples to a file, if it needs one (see index_set.py); return the file's name."""
-        found = index_set_of(self._pending.select(INDEXED).values())
+        found = index_set_of(self._pending.select(INDEXED_COLUMNS).values())
         if found is None:
             return None
         file, data = found

@@ -12,9 +12,9 @@ from audit.report.html.page_data import run_view
 from audit.web.respond import Page
 from audit.web.state import AppState
 
-_LISTED = 20_000
+_MOST_LISTED = 20_000
 _PICTURES = 24
-_LINKED = 1_000
+_MOST_LINKED = 1_000
 _ORDER = {"fail": 0, "error": 1, "skip": 3, "pass": 4}
 _WORST = {"error": 0, "warning": 1, "info": 2}
 
@@ -28,7 +28,9 @@ def checks(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     epoch = state.epoch(store, row)
     found = (
-        state.ask_about(store, row, "findings", lambda: overview.findings(store, row, _LISTED, _LISTED), wait=None)
+        state.ask_about(
+            store, row, "findings", lambda: overview.findings(store, row, _MOST_LISTED, _MOST_LISTED), wait=None
+        )
         or []
     )
     grouped: dict[str, list[overview.FindingSummary]] = {}
@@ -59,7 +61,7 @@ def _group(name: str, many: list[overview.FindingSummary]) -> JsonObject:
         "messages": [finding for finding in many if finding["index"] is None],
         "pictures": [first[place] for place in places[:_PICTURES]],
         "samples": len(places),
-        "where": _condition(places[:_LINKED]) if places else None,
+        "where": _condition(places[:_MOST_LINKED]) if places else None,
     }
 
 

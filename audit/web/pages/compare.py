@@ -21,7 +21,7 @@ from audit.web.pages.trace_request import send
 from audit.web.respond import Page, url, wants_json, whole_number
 from audit.web.state import PATIENCE, AppState
 
-_LISTED = 60
+_MOST_LISTED = 60
 
 
 def compare(state: AppState, request: Request) -> Page:
@@ -139,7 +139,9 @@ def _trace(store: Reader, run: Run, request: Request, side: str) -> Any:
 def _diff(state: AppState, store: Reader, a: Run, b: Run, wait: float | None) -> Diff | None:
     commits = (store.manifest(a.run_id).commit, store.manifest(b.run_id).commit)
     question = ("diff", a.run_id, b.run_id, *commits)
-    return state.answers.ask_within(wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_LISTED, derive=False))
+    return state.answers.ask_within(
+        wait, question, lambda: diff(store, a.run_id, b.run_id, rows=_MOST_LISTED, derive=False)
+    )
 
 
 def _diff_json(found: Diff) -> JsonObject:

@@ -21,7 +21,7 @@ from audit.web.state import AppState
 _INTEGERS = ("epoch", "index", "visit", "label", "predicted", "correct", "split")
 _FLOATS = ("x", "y", "loss", "confidence")
 #: More pictures than this are looked at only on request.
-_UNASKED = 4_000
+_MOST_UNASKED = 4_000
 
 
 def sample_map(state: AppState, request: Request) -> Page:
@@ -64,7 +64,7 @@ def similar_page(state: AppState, request: Request) -> Page:
     many = similar_samples.many_pictures(runs)
     alike: list[tuple[float, similar_samples.AlikeSample]] = []
     looked: similar_samples.ComparedCounts | None = None
-    if many <= _UNASKED or request.query_params.get("all"):
+    if many <= _MOST_UNASKED or request.query_params.get("all"):
         alike, looked = similar_samples.look_alike(store, row, key, runs, pictures)
     data = {
         "index": sample["index"],

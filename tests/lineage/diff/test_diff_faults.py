@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from diff_material import PICTURES, ROTATED, Recorder, pipeline_text, write_pictures
+from diff_material import PICTURES, ROTATED_SAMPLE, Recorder, pipeline_text, write_pictures
 from PIL import Image
 from store_cases import rewrite
 
@@ -128,7 +128,7 @@ def test_a_planted_fault_is_found_where_it_was_planted(bench: WorkerContext, fau
 def test_rotation_by_exif_touches_only_what_lies_on_its_side(bench: WorkerContext) -> None:
     text = pipeline_text().replace("Compose([to_rgb", "Compose([upright, to_rgb")
     found = bench.against(bench.record(bench.images, text.replace("transform =", f"{UPRIGHT}\ntransform =")))
-    assert found.first_divergent_stage == {"upright": ROTATED}
+    assert found.first_divergent_stage == {"upright": ROTATED_SAMPLE}
     assert all(group.example["source"].endswith(".jpg") for group in found.divergences)
 
 
@@ -223,7 +223,7 @@ def test_files_encoded_again_with_the_same_pixels(bench: WorkerContext) -> None:
     for path in images.rglob("*.png"):
         Image.open(path).save(path, compress_level=0)
     found = bench.against(bench.record(images, pipeline_text()))
-    assert found.counts["source_changed"] == PICTURES - ROTATED
+    assert found.counts["source_changed"] == PICTURES - ROTATED_SAMPLE
     assert found.divergent == 0
 
 
@@ -234,7 +234,7 @@ def test_jpeg_encoded_again(bench: WorkerContext) -> None:
         picture.load()
         picture.save(path, quality=40)
     found = bench.against(bench.record(images, pipeline_text()))
-    assert found.first_divergent_stage == {"load": ROTATED}
+    assert found.first_divergent_stage == {"load": ROTATED_SAMPLE}
 
 
 def test_files_renamed_added_removed_and_relabelled(bench: WorkerContext) -> None:

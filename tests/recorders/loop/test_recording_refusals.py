@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import audit
 from audit.errors import RecordingError, UsageError
-from audit.recorders.loop.fork_safety import DELIVERING
+from audit.recorders.loop.fork_safety import DELIVERY_LOCK
 from audit.recorders.problems import RecordingWarning
 
 
@@ -262,7 +262,7 @@ def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
     held, reported = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with DELIVERING:
+        with DELIVERY_LOCK:
             held.set()
             reported.wait(30)
 

@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision_datasets import CASES, COUNT, Case
 from torchvision_flow_datasets import FLOWS
-from torchvision_packed_datasets import PACKED
+from torchvision_packed_datasets import PACKED_DATASETS
 
 import audit
 
 
-@pytest.mark.parametrize("case", [*CASES, *PACKED, *FLOWS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *PACKED_DATASETS, *FLOWS], ids=lambda case: case.name)
 def test_classes(case: Case, tmp_path: Path) -> None:
     dataset = case.build(tmp_path / "data")
     count = len(dataset)

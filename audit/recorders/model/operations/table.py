@@ -12,12 +12,12 @@ from torch.nn import functional
 from audit.recorders.model.operations import join_rules, row_rules, shape_rules, value_rules
 from audit.recorders.model.row_origins import Rule
 
-_KEPT = (
+_KEEPING_OPERATIONS = (
     "to float double half bfloat16 int long short char bool type type_as cpu cuda clone contiguous detach pin_memory "
     "requires_grad_ as_subclass alias interpolate upsample grid_sample avg_pool2d max_pool2d adaptive_avg_pool2d "
     "one_hot normalize"
 )
-_ELEMENTWISE = (
+_ELEMENTWISE_OPERATIONS = (
     "add sub subtract mul multiply div divide true_divide rsub __rsub__ __rdiv__ __radd__ __rmul__ neg negative abs pow "
     "__rpow__ sqrt rsqrt square exp log log1p log2 log10 clamp clip clamp_min clamp_max round floor ceil trunc remainder "
     "fmod floor_divide __floordiv__ __rfloordiv__ lerp masked_fill nan_to_num maximum minimum "
@@ -25,10 +25,11 @@ _ELEMENTWISE = (
     "bitwise_and __and__ bitwise_right_shift __rshift__ bitwise_left_shift __lshift__ addcmul addcdiv"
 )
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_KEPT.split(), value_rules.keep),
-    **dict.fromkeys(_ELEMENTWISE.split(), value_rules.follow_elementwise),
+    **dict.fromkeys(_KEEPING_OPERATIONS.split(), value_rules.keep),
+    **dict.fromkeys(_ELEMENTWISE_OPERATIONS.split(), value_rules.follow_elementwise),
     **dict.fromkeys(
-        (f"{name}_" for name in _ELEMENTWISE.split() if not name.startswith("_")), value_rules.follow_elementwise
+        (f"{name}_" for name in _ELEMENTWISE_OPERATIONS.split() if not name.startswith("_")),
+        value_rules.follow_elementwise,
     ),
     **dict.fromkeys(
         ["permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint"], shape_rules.permute
@@ -65,7 +66,7 @@ _IN_PLACE = frozenset(["__iadd__", "__isub__", "__imul__", "__itruediv__", "__id
 #: Names with the ending of an operation in place, which change no value.
 _HARMLESS = frozenset(["requires_grad_", "share_memory_", "rename_", "resize_as_sparse_"])
 #: Operations that hand on each sample's values as they are.
-UNCHANGING = frozenset(
+UNCHANGING_OPERATIONS = frozenset(
     [
         "clone",
         "contiguous",
