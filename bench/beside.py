@@ -77,7 +77,7 @@ for one in default_image_properties:
             found[fault] = [str(n) for n in value["outliers_identifiers"]] if isinstance(value, dict) else []
 """,
 }
-_OURS = """
+_OUR_PROGRAM = """
 import json, sys, time
 from pathlib import Path
 from bench.beside_cleanvision import judged
@@ -165,7 +165,7 @@ def main() -> None:
         wrong = labels(file)
         recorded, _, _ = run_audit(root, store)
         print(f"audit: {recorded:.1f} s of work to record the pictures, which the pipeline needs anyway")
-        for tool, code in {"audit": _OURS, **_PICTURES}.items():
+        for tool, code in {"audit": _OUR_PROGRAM, **_PICTURES}.items():
             python = Path(sys.executable) if tool == "audit" else folder / tool / "bin" / "python"
             said = run_tool(python, code, store if tool == "audit" else root)
             if isinstance(said, str):

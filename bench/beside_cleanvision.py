@@ -21,12 +21,12 @@ from PIL import Image, ImageFilter
 
 SIDE = (200, 160)
 FAULTS = ("dark", "light", "blurry", "odd_aspect_ratio", "grayscale", "odd_size", "near_duplicates", "low_information")
-SAID = {
+FAULT_WORDS = {
     "is dark": "dark", "is bright": "light", "is blurry": "blurry", "odd aspect": "odd_aspect_ratio",
     "is grey": "grayscale", "odd size": "odd_size", "low information": "low_information",
     "the same content": "exact_duplicates", "looks the same": "near_duplicates",
 }  # fmt: skip
-THEIRS = """
+THEIR_PROGRAM = """
 import json, os, sys, time
 from cleanvision import Imagelab
 begun = time.process_time()
@@ -111,7 +111,7 @@ def list_reported(store: Path) -> dict[str, list[str]]:
     report = run_checks(store, only=only, config=config, record=False)
     found: dict[str, list[str]] = {}
     for finding in (finding for outcome in report.outcomes for finding in outcome.findings):
-        fault = next(fault for said, fault in SAID.items() if said in finding.message)
+        fault = next(fault for said, fault in FAULT_WORDS.items() if said in finding.message)
         found.setdefault(fault, []).append(str(finding.source))
     return found
 
@@ -126,7 +126,9 @@ def main() -> None:
         recorded, worked, found = run_audit(root, Path(place) / "lineage")
         theirs = None
         if given.python:
-            done = subprocess.run([given.python, "-c", THEIRS, str(root)], capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                [given.python, "-c", THEIR_PROGRAM, str(root)], capture_output=True, text=True, check=True
+            )
             theirs = json.loads(done.stdout.splitlines()[-1])
     print(f"audit: {worked:.1f} s of work for the checks (recording took {recorded:.1f} s)")
     if theirs:

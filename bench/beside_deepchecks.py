@@ -24,7 +24,7 @@ from bench.beside_cleanvision import build, run_audit
 
 #: What both look at: brightness, area, aspect and contrast are properties of deepchecks.
 SHARED_PROPERTIES = ("dark", "light", "odd_aspect_ratio", "odd_size", "low_information")
-THEIRS = """
+THEIR_PROGRAM = """
 import json, sys, time
 from pathlib import Path
 import numpy as np, torch
@@ -102,7 +102,7 @@ def main() -> None:
         recorded, worked, found = run_audit(root, place / "lineage")
         drifting, reported = our_drift(place)
         roots = [str(root), str(place / "same"), str(place / "other")]
-        done = subprocess.run([given.python, "-c", THEIRS, *roots], capture_output=True, text=True, check=True)
+        done = subprocess.run([given.python, "-c", THEIR_PROGRAM, *roots], capture_output=True, text=True, check=True)
         theirs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     odd = {name for names in theirs["outliers"].values() for name in names}
     print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,72 @@ def test_the_docstring_of_a_function_begins_with_what_the_call_does() -> None:
         if (text := ast.get_docstring(node)) and (text.split()[0] in NO_VERBS or not text[0].isupper())
     ]
     assert found == [], "begin with a verb, such as Return"
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: A participle, a gerund or an adverb: alone it does not say what a function does, or what a class is.
+PARTICIPLE = re.compile(r"\w+(?:ed|ing|ly)")
+#: Words that end so and are verbs or nouns.
+VERBS_AND_NOUNS = words(
+    """
+    apply assembly embed embedding encoding family finding listing mapping narrowing need preprocessing recording reply reseed
+    seed setting speed tally
+    """
+)
+#: Further participles, adverbs and adjectives.
+ALONE = words(
+    """
+    about absent after again ahead alike alive alone apart around away before beside besides between broken built busy careful
+    caught chosen current distinct done drawn elementwise finite found fresh given gone heard held here hidden importable
+    incomplete inert inside interruptible kept later left lost made met mine nearest newest now once ours plain printable raw
+    readable ready resumable safe said seen sent shown similar spent spoilt still storable taken theirs then thrown together
+    unseen unusual usual viewable visible within without written wrong
+    """
+)
+#: `held_by` and `left_out` are participles too.
+PARTICLES = words("apart as at by for from in on out to up with")
+#: Names that others give: our public ones, those of the checks, and those of the interfaces of libraries.
+NAMES_OF_OTHERS = words(
+    """
+    Store.damaged Report.passed Replay.passed RecordedBatch.failed
+    Clipped Displaced Finite Learning Truncated
+    PartFilesystem.modified PartFile.readable JumpingTime.now _built_in HERE nested
+    """
+)
+
+
+def is_participle_alone(name: str) -> bool:
+    """`_paused`, `Replaced` and `held_by` are; `pause_matching`, `ReplacedMethod` and `held_values` are not."""
+    first, *rest = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip("_")).lower().split("_")
+    is_participle = first in ALONE or (PARTICIPLE.fullmatch(first) is not None and first not in VERBS_AND_NOUNS)
+    return is_participle and (not rest or (len(rest) == 1 and rest[0] in PARTICLES))
+
+
+def names_of(node: ast.AST, owner: str = "") -> Iterator[tuple[int, str, str]]:
+    """Yield the line, the name and the name with its class of what a module or a class defines."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield child.lineno, child.name, f"{owner}.{child.name}".lstrip(".")
+            yield from names_of(child, child.name if isinstance(child, ast.ClassDef) else "")
+        elif isinstance(node, ast.Module) and isinstance(child, (ast.Assign, ast.AnnAssign)):
+            targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+            yield from ((child.lineno, one.id, one.id) for one in targets if isinstance(one, ast.Name))
+        else:
+            yield from names_of(child, owner)
+
+
+def test_no_name_is_a_participle_alone() -> None:
+    folders = ("audit", "bench", "docs", "fixtures", "packaging", "pipelines", "tests/support")
+    found = {
+        name: f"{path.relative_to(ROOT)}:{line}"
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, short, name in names_of(ast.parse(path.read_text()))
+        if not short.startswith("__") and is_participle_alone(short)
+    }
+    others = {name: place for name, place in found.items() if name not in NAMES_OF_OTHERS}
+    assert others == {}, "a function is named by a verb phrase, a class and a constant by a noun"
+    assert found.keys() == NAMES_OF_OTHERS

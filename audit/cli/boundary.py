@@ -16,7 +16,7 @@ from audit.display import to_visible
 from audit.errors import AuditError
 from audit.extras import missing_extra
 
-INTERRUPTED = 130
+INTERRUPT_CODE = 130
 
 
 class Boundary(CommandGroup):
@@ -34,12 +34,12 @@ class Boundary(CommandGroup):
             _say(error.message, error.hint, debug)
             sys.exit(error.exit_code)
         except click.exceptions.Abort:
-            sys.exit(INTERRUPTED)
+            sys.exit(INTERRUPT_CODE)
         except click.ClickException as error:
             _explain_run_option(error).show()
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+            sys.exit(INTERRUPT_CODE)
         except MemoryError:
             _say("There is not enough memory for this command.", "Request fewer rows or columns.", debug)
             sys.exit(1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audit.cli.bar import ProgressBar
-from audit.cli.boundary import INTERRUPTED
+from audit.cli.boundary import INTERRUPT_CODE
 from audit.cli.model_outputs import OutputKind, parse_output, parse_target
 from audit.cli.options import add_common_options, console, json_option, parse_tags
 from audit.config import store_location
@@ -238,7 +238,7 @@ def _report(recorded: Run, place: str, as_json: bool, shown: set[str]) -> int:
         console().print(run_summary(recorded, location, stages, failures, mistakes, precision, points, shown))
     if recorded.status == "interrupted":
         click.echo(f"Interrupted. Continue it with: audit run --resume {recorded.run_id}", err=True)
-        return INTERRUPTED
+        return INTERRUPT_CODE
     return 0 if recorded.status == "complete" else 1
 
 

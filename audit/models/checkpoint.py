@@ -14,7 +14,17 @@ from torch import nn
 
 from audit.models.classes import as_mapping
 
-_PLAIN = ("state_dict", "model_state_dict", "model_state", "model", "net", "network", "weights", "params", "module")
+_PLAIN_KEYS = (
+    "state_dict",
+    "model_state_dict",
+    "model_state",
+    "model",
+    "net",
+    "network",
+    "weights",
+    "params",
+    "module",
+)
 _AVERAGED_KEYS = (
     "state_dict_ema",
     "model_ema",
@@ -38,7 +48,7 @@ def is_state_dict(value: object) -> bool:
 def find_weights(checkpoint: Mapping[str, Any]) -> tuple[object, str, list[str]] | None:
     """Return the state dict or whole module in a checkpoint, its entry, and notes; None if there is none."""
     averaged = [(name, inner) for name in _AVERAGED_KEYS if (inner := _weights_in(checkpoint.get(name))) is not None]
-    for name in _PLAIN:
+    for name in _PLAIN_KEYS:
         inner = _weights_in(checkpoint.get(name))
         if inner is not None:
             notes = [

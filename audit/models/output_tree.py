@@ -16,7 +16,7 @@ from audit.models.task_outputs import looks_like_boxes
 #: So many containers may lie in each other.
 _DEEPEST = 8
 #: What says nothing about samples, and is not an output.
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 def iterate_leaves(output: Any, size: int | None, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -28,7 +28,7 @@ def iterate_leaves(output: Any, size: int | None, path: str = "", depth: int = 0
     if entries is not None:
         for name, value in entries:
             yield from iterate_leaves(value, size, f"{path}.{name}" if path else str(name), depth + 1)
-    elif path and not isinstance(output, _PLAIN):
+    elif path and not isinstance(output, _PLAIN_TYPES):
         yield path, output
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.values import dispatch, hashing
 
-_PLAIN: frozenset[type] = frozenset((list, tuple, set, frozenset, dict))
+_PLAIN_TYPES: frozenset[type] = frozenset((list, tuple, set, frozenset, dict))
 
 
 def digest_of_public(value: Any, content: Collection[str] = ()) -> str:
@@ -21,7 +21,7 @@ def digest_of_public(value: Any, content: Collection[str] = ()) -> str:
 
     `content` names attributes that are content already.
     """
-    if type(value) in _PLAIN or hashing.version() < 3:
+    if type(value) in _PLAIN_TYPES or hashing.version() < 3:
         return ""
     if type(value) is defaultdict:
         return dispatch.digest(getattr(value.default_factory, "__qualname__", None)) or ""

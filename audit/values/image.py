@@ -19,7 +19,7 @@ from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
 from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, pack, unpack
 from audit.values.bits import pack_rgb, unpack_rgb
-from audit.values.pixels import CORE, PLAIN, padded_rgb, plain_pixels, raw_rgb, summed_rgb
+from audit.values.pixels import CORE, PLAIN_CLASSES, padded_rgb, plain_pixels, raw_rgb, summed_rgb
 
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
 _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
@@ -29,7 +29,7 @@ _WIDTHS = {"I": 4, "F": 4}
 def pillow_names() -> tuple[Any, ...]:
     """Return what the compiled loops must know of Pillow, in their order."""
     fields = ("_size", "_im", "_mode", "palette", "info", "transparency", "__arrow_c_array__", "tile")
-    return (Image.Image, CORE, Facts, "image", "uint8", "RGB", *fields, PLAIN)
+    return (Image.Image, CORE, Facts, "image", "uint8", "RGB", *fields, PLAIN_CLASSES)
 
 
 class ImageKind(ValueKind):

@@ -26,7 +26,7 @@ _scratch = threading.local()
 CORE = type(Image.new("L", (1, 1)).im)
 #: Classes of pictures that have their pixels where Pillow's own class has them. That of JPEG files is added when one is seen:
 #: a picture of it has `tile` until it is decoded.
-PLAIN: set[type] = {Image.Image}
+PLAIN_CLASSES: set[type] = {Image.Image}
 
 Sums = tuple[int, int, int, int, int]
 
@@ -93,10 +93,10 @@ def plain_pixels(image: Any) -> Any:
 
 def _is_loaded_jpeg(image: Any) -> bool:
     kind = type(image)
-    if kind not in PLAIN:
+    if kind not in PLAIN_CLASSES:
         if (kind.__module__, kind.__qualname__) != ("PIL.JpegImagePlugin", "JpegImageFile"):
             return False
-        PLAIN.add(kind)
+        PLAIN_CLASSES.add(kind)
     return bool(image.__dict__.get("tile") == [])
 
 

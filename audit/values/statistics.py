@@ -17,7 +17,7 @@ from PIL import Image
 from audit.values import native as loops
 
 _ROW = 1024  # float32 elements per partial sum: short enough to keep 1e-6, long enough that calls cost nothing
-_SAFE = 1e-2  # below this share of E[x²] a variance from two sums has lost too many digits
+_SAFE_SHARE = 1e-2  # below this share of E[x²] a variance from two sums has lost too many digits
 _MOMENTS = np.vander(np.arange(256, dtype=np.float64), 3, increasing=True).T.copy()
 
 
@@ -119,7 +119,7 @@ def _moments(flat: Any) -> tuple[float, float, bool]:
         squares += float(rest @ rest)
     mean = total / size
     variance = squares / size - mean * mean
-    return mean, variance, variance >= _SAFE * squares / size
+    return mean, variance, variance >= _SAFE_SHARE * squares / size
 
 
 def _of_float64(values: Any, zeros: int) -> Statistics:

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from audit.report.html.environment import SHARED, read_shared
+from audit.report.html.environment import SHARED_ASSETS, read_shared
 from audit.web.guard import HEADERS, LOOPBACK, Guard
 from audit.web.pages import checks, compare, curate, curves, gallery, overlay, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
@@ -68,7 +68,7 @@ ROUTES = [
     Route("/compare/picture", page(compare.picture)),
     Route("/sql", page(sql.sql)),
     Route("/sql/words", page(sql.words)),
-    *(Route(f"/static/{name}", _serve_shared) for name in SHARED),
+    *(Route(f"/static/{name}", _serve_shared) for name in SHARED_ASSETS),
     Route("/favicon.ico", _icon),
     Mount("/static", StaticFiles(directory=STATIC)),
 ]

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 
 from audit import plainjson
 from audit.errors import AuditError, NotFound, StoreError, UsageError
-from audit.report.html.environment import SHARED, environment, read_shared
+from audit.report.html.environment import SHARED_ASSETS, environment, read_shared
 from audit.tables import VisitRow
 from audit.web.state import AppState
 
@@ -142,7 +142,7 @@ def trace_url(run_id: str, visit: VisitRow) -> str:
 @lru_cache(maxsize=64)
 def asset(name: str) -> str:
     """Return the address of a static file, with a digest so that a cache never serves an old version."""
-    data = read_shared(name).encode() if name in SHARED else (STATIC / name).read_bytes()
+    data = read_shared(name).encode() if name in SHARED_ASSETS else (STATIC / name).read_bytes()
     return f"/static/{name}?{hashlib.sha256(data).hexdigest()[:10]}"
 
 

@@ -22,7 +22,7 @@ GOAL = 100
 COUNTS = "runs with workers killed for their memory"
 _ROOT = Path(__file__).parent.parent.parent
 _SAMPLES = 16
-_GREED = 160 * 2**20
+_GREED_BYTES = 160 * 2**20
 _LONGEST = 120.0
 _PIPELINE = '''
 import time
@@ -48,7 +48,7 @@ def run(trial: Trial) -> None:
     while trial.more():
         make_fresh(place)
         file = trial.folder / f"greedy{trial.tried}.py"
-        file.write_text(_PIPELINE.format(every=trial.chance.choice((5, 7, 11)), greed=_GREED))
+        file.write_text(_PIPELINE.format(every=trial.chance.choice((5, 7, 11)), greed=_GREED_BYTES))
         workers = trial.chance.choice((1, 2))
         child = Child(lambda _, file=file, w=workers: _record(place, file, w))
         killed = _kill_greedy(child)
@@ -77,7 +77,7 @@ def _kill_greedy(child: Child) -> int:
             child.kill()
         with contextlib.suppress(psutil.Error):
             # A worker that was forked begins with the memory of the main process.
-            most = main.memory_info().rss + _GREED // 2
+            most = main.memory_info().rss + _GREED_BYTES // 2
             for worker in main.children():
                 if worker.memory_info().rss > most:
                     worker.kill()

@@ -154,7 +154,7 @@ def _only_v2() -> dict[str, tuple[Build, tuple[str, ...], str | None]]:
 
 
 #: No transform of one picture, and why it is left out.
-LEFT_OUT = {
+LEFT_OUT_NAMES = {
     "InterpolationMode": "an enumeration",
     "AutoAugmentPolicy": "an enumeration",
     "Transform": "the base class",
@@ -178,7 +178,7 @@ def torchvision_entries() -> list[Entry]:
     found += [Entry(f"v2.{name}", build, takes, gives) for name, (build, takes, gives) in _only_v2().items()]
     known = {entry.name for entry in found}
     for label, module in (("v1", v1), ("v2", v2)):
-        names = torchvision_names(module) - set(LEFT_OUT)
+        names = torchvision_names(module) - set(LEFT_OUT_NAMES)
         missing = {name for name in names if f"{label}.{name}" not in known}
         if missing:
             raise LookupError(f"the campaign has no entry for {label}: {', '.join(sorted(missing))}")

@@ -21,7 +21,7 @@ from audit.checks.values.overflow import wrapped_levels
 
 Array = np.ndarray[Any, Any]
 Change = Callable[[Array, int], Array]
-_PLAIN = "transform = [lambda image: image.resize((16, 16))]\n"
+_PLAIN_CHUNKS = "transform = [lambda image: image.resize((16, 16))]\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def tiles() -> list[Array]:
     return [found[n] for n in np.random.default_rng(0).permutation(len(found))[:480]]
 
 
-def _record(folder: Path, tiles: list[Array], change: Change, pipeline: str = _PLAIN) -> Path:
+def _record(folder: Path, tiles: list[Array], change: Change, pipeline: str = _PLAIN_CHUNKS) -> Path:
     """A store of the tiles in 4 classes, one in four of them in the split test, changed by `change(pixels, number)`."""
     rows = ["path,label,split"]
     (folder / "pictures").mkdir()
@@ -120,7 +120,9 @@ def test_a_channel_that_is_empty_in_all_samples_is_found(tiles: list[Array], tmp
         _BRIGHTER + "transform = [lambda image: Image.fromarray(np.asarray(image) * np.array([1, 1, 0], np.uint8))]\n"
     )
     dead = np.array([1, 1, 0 if where == "files" else 1])
-    store = _record(tmp_path, tiles[:40], lambda pixels, _: pixels * dead, _PLAIN if where == "files" else pipeline)
+    store = _record(
+        tmp_path, tiles[:40], lambda pixels, _: pixels * dead, _PLAIN_CHUNKS if where == "files" else pipeline
+    )
     outcome = outcome_of(store, "blank")
     check_outcome(store, outcome)
     assert [(one.stage, outcome.severity) for one in outcome.findings] == [(0 if where == "files" else 2, "warning")]
@@ -182,7 +184,7 @@ def test_files_that_were_cut_off_and_loaded_are_found(tmp_path: Path, monkeypatc
         cut = whole[: len(whole) // 2] if number in (5, 8) else whole
         (tmp_path / "data" / f"{number:02d}.{'jpg' if number % 2 else 'png'}").write_bytes(cut)
     (tmp_path / "data" / "99.jpg").write_bytes(_bytes(picture(99), "JPEG")[:-2])
-    (tmp_path / "pipeline.py").write_text(_PLAIN)
+    (tmp_path / "pipeline.py").write_text(_PLAIN_CHUNKS)
     with monkeypatch.context() as patched:
         patched.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
         run(tmp_path / "data", pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", workers=0)
@@ -198,7 +200,7 @@ def test_odd_sizes_and_aspects_are_found(tmp_path: Path) -> None:
     for number in range(20):
         size = {3: (700, 650), 4: (400, 30), 5: (7, 5)}.get(number, (61, 47))
         picture(number, size).save(tmp_path / "data" / f"{number:02d}.png")
-    (tmp_path / "pipeline.py").write_text(_PLAIN)
+    (tmp_path / "pipeline.py").write_text(_PLAIN_CHUNKS)
     run(tmp_path / "data", pipeline=tmp_path / "pipeline.py", store=tmp_path / "lineage", workers=0)
     outcome = outcome_of(tmp_path / "lineage", "image_quality")
     check_outcome(tmp_path / "lineage", outcome)

@@ -42,7 +42,7 @@ def contacts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Whom this process contacts; a read that waits for a pipe is a failure."""
     global _contacts
     _contacts = []
-    monkeypatch.setattr(contact, "_allowed", set())
+    monkeypatch.setattr(contact, "_allowed_locations", set())
     before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it hangs"))
     signal.alarm(300)
     yield _contacts

@@ -65,7 +65,7 @@ def dataset():
     return Made()
 """
 EXACT = {"ordered", "default", "dataclass", "pair", "sparse", "csr", "nested", "quantised", "boxes"}
-PLAIN = {"encoding": dict, "words": list, "settings": dict}
+PLAIN_CLASSES = {"encoding": dict, "words": list, "settings": dict}
 
 
 def record(tmp_path: Path, kind: str, text: str = CODE, name: str | None = None) -> Any:
@@ -76,7 +76,7 @@ def record(tmp_path: Path, kind: str, text: str = CODE, name: str | None = None)
     return audit.run(f"{code}:dataset", store=tmp_path / "lineage", capture="full", workers=0, name=name)
 
 
-@pytest.mark.parametrize("kind", sorted([*EXACT, *PLAIN]))
+@pytest.mark.parametrize("kind", sorted([*EXACT, *PLAIN_CLASSES]))
 def test_a_value_comes_back_and_replays(tmp_path: Path, kind: str) -> None:
     assert record(tmp_path, kind).failed == 0
     with audit.open(tmp_path / "lineage") as store:
@@ -84,7 +84,7 @@ def test_a_value_comes_back_and_replays(tmp_path: Path, kind: str) -> None:
         (row,) = trace.stages
         value = trace.value(0)
         assert row["digest"] is not None
-        assert type(value) is PLAIN[kind] if kind in PLAIN else row["kind"] != "other"
+        assert type(value) is PLAIN_CLASSES[kind] if kind in PLAIN_CLASSES else row["kind"] != "other"
         assert trace.export(tmp_path / "out")
         replay = store.replay()
         assert (replay.checked, replay.identical) == (2, 2)

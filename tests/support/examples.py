@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 
 #: How many examples a property tries that does not say.
-_USUAL = 50
+_USUAL_COUNT = 50
 #: How many times as many examples a property tries as it says.
 PROFILES = {"quick": 0.2, "default": 1.0, "thorough": 40.0}
 
@@ -15,7 +15,7 @@ def register_profiles() -> None:
     for name, factor in PROFILES.items():
         settings.register_profile(
             name,
-            max_examples=round(_USUAL * factor),
+            max_examples=round(_USUAL_COUNT * factor),
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         )

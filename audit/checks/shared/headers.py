@@ -15,7 +15,7 @@ _CAMERA = (271, 272, 305)
 _PNG = b"\x89PNG\r\n\x1a\n"
 #: Chunks of a PNG that hold metadata, and those of one without any; the types of colour that have an alpha channel.
 _TEXTS = {b"eXIf", b"zTXt", b"iTXt", b"tEXt"}
-_PLAIN = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"bKGD", b"tIME", b"sBIT"}
+_PLAIN_CHUNKS = {b"IHDR", b"PLTE", b"IDAT", b"IEND", b"gAMA", b"cHRM", b"sRGB", b"bKGD", b"tIME", b"sBIT"}
 _WITH_ALPHA = (4, 6)
 _NO_METADATA = ((), False, "None", False)
 
@@ -54,7 +54,7 @@ def _read_header(file: OpenFile) -> FileHeader:
     """Return what the header of an open file says; of a PNG without metadata, without the help of Pillow."""
     head = file.read(26)
     chunks = _chunks(file) if head[:8] == _PNG else None
-    if chunks is not None and chunks <= _PLAIN and head[12:16] == b"IHDR":
+    if chunks is not None and chunks <= _PLAIN_CHUNKS and head[12:16] == b"IHDR":
         return FileHeader(head[25] in _WITH_ALPHA, 1, None, _NO_METADATA)
     file.seek(0)
     with open_picture(file) as image:

@@ -17,17 +17,17 @@ from audit.checks.shared.picture_measures import Measures, grey_levels
 from audit.checks.shared.shortcut import LabelledSamples, Sample, Shortcut
 
 #: A mark on many pictures of one class makes its pixels exceed their neighbours by so many standard deviations more than in others.
-_MARKED = 0.4
+_MARK_LIMIT = 0.4
 _MARKED_CLASSES = 64
 #: Noise betrays a class if nearly all of its pictures have more of it than this share of the others (interval).
 _NOISY = 0.5
 #: Of smaller pictures, noise and content look the same.
 _NOISE_SIDE = 16
 #: Colours betray a class if nearly all of its pictures lie beyond this share of the others (interval). Of CIFAR-10's classes, a third at most.
-_COLOURED = 0.5
+_COLOUR_SHARE = 0.5
 #: The position betrays a class if nearly all of its drawings lie farther to one side than this share of the others (interval). Of digits
 #: and clothes, none lies farther than 61 %; of 300 digits of 8×8, one than 78 %.
-_MOVED = 0.9
+_MOVED_SHARE = 0.9
 #: Blocks of JPEG show in one class by so many standard deviations more clearly than in the others.
 _BLOCKY = 0.4
 #: Blocks of JPEG are looked for in at most this many pictures.
@@ -39,7 +39,7 @@ def judge_marks(given: LabelledSamples, thumbnails: Array, samples: list[Sample]
     if len(samples) < given.required_samples:
         return
     classes, codes = np.unique(given.labels(samples), return_inverse=True)
-    found = find_mark(thumbnails, codes, _MARKED) if len(classes) <= _MARKED_CLASSES else None
+    found = find_mark(thumbnails, codes, _MARK_LIMIT) if len(classes) <= _MARKED_CLASSES else None
     if found is not None:
         yield (
             "a mark",
@@ -49,7 +49,7 @@ def judge_marks(given: LabelledSamples, thumbnails: Array, samples: list[Sample]
                 f"neighbours by {found.effect:.1f} standard deviations more: a model may learn that instead of the picture.",
                 stage=0,
                 value=found.effect,
-                threshold=_MARKED,
+                threshold=_MARK_LIMIT,
                 sql=given.evidence("pixels"),
             ),
         )
@@ -86,14 +86,14 @@ def judge_colour(
     given: LabelledSamples, values: Array, samples: list[Sample], called: str, said: str
 ) -> Iterable[Shortcut]:
     """Judge colours that differ in one direction in nearly all pictures of one class; by themselves, classes differ only in the mean."""
-    return _judge_raised(given, values, samples, called, f"have {said}", _COLOURED)
+    return _judge_raised(given, values, samples, called, f"have {said}", _COLOUR_SHARE)
 
 
 def judge_position(given: LabelledSamples, thumbnails: Array, samples: list[Sample]) -> Iterable[Shortcut]:
     """Judge drawings of one class that nearly all lie on one side of the others: they were cut out or moved in another way."""
     if len(samples) >= given.required_samples:
         for said, moves in measure_moves(thumbnails).items():
-            yield from _judge_raised(given, moves, samples, "the position", f"lie {said}", _MOVED)
+            yield from _judge_raised(given, moves, samples, "the position", f"lie {said}", _MOVED_SHARE)
 
 
 def _judge_raised(

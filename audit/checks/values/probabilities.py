@@ -10,7 +10,7 @@ from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
 
 #: At most so many predictions are looked at for a second softmax, evenly chosen.
-_LOOKED_AT = 20_000
+_MOST_LOOKED_AT = 20_000
 
 
 class Probabilities(Check):
@@ -108,7 +108,7 @@ def _find_squeezed(context: Context) -> Iterable[Finding]:
     probabilities too. A model that is unsure by itself gives no rows near the limit, or some beyond it.
     """
     total = context.facts.counts.get("predictions", 0)
-    chosen = f" AND {spread_evenly(_LOOKED_AT, total)}" if total > _LOOKED_AT else ""
+    chosen = f" AND {spread_evenly(_MOST_LOOKED_AT, total)}" if total > _MOST_LOOKED_AT else ""
     query = (
         "SELECT len(p) AS classes, list_max(p) / list_min(p) AS ratio, "
         "ln(list_min(p)) + (1 - list_sum(list_transform(p, lambda x: ln(x)))) / len(p) AS least, list_max(p) AS high "

@@ -12,7 +12,7 @@ from audit.config import Settings
 from audit.records import Stage
 
 #: The mean and standard deviation of usual normalisations, over the channels: ImageNet, CIFAR-10, MNIST, one half.
-_USUAL = ((0.449, 0.226), (0.473, 0.251), (0.131, 0.308), (0.5, 0.5))
+_USUAL_SCALES = ((0.449, 0.226), (0.473, 0.251), (0.131, 0.308), (0.5, 0.5))
 
 #: A mean and a deviation are exchanged if they differ by at least this share, and each is within this share of the other's value.
 _APART, _NEAR = 0.3, 0.2
@@ -137,7 +137,7 @@ def _judge_function(context: Context, pipeline: list[Stage], number: int, stage:
         return
     mean, std = -row["intercept"] / slope, 1 / slope
     own = [(parameter_list(one.parameters, "mean"), parameter_list(one.parameters, "std")) for one in pipeline]
-    known = [*_USUAL, *((sum(m) / len(m), sum(s) / len(s)) for m, s in own if m and s)]
+    known = [*_USUAL_SCALES, *((sum(m) / len(m), sum(s) / len(s)) for m, s in own if m and s)]
     if any(abs(mean - m) < 0.03 and abs(std / s - 1) < 0.05 for m, s in known):
         yield Finding(
             f"{stage.name} subtracts {mean:.3g} and divides by {std:.3g}, but its input was already normalised.",

@@ -179,11 +179,11 @@ def parameter_changes(a: Stage, b: Stage) -> list[ParameterChange]:
     return [
         {"parameter": key, "a": ours.get(key), "b": theirs.get(key)}
         for key in sorted({*ours, *theirs})
-        if ours.get(key, _ABSENT) != theirs.get(key, _ABSENT)
+        if ours.get(key, _NO_STAGE) != theirs.get(key, _NO_STAGE)
     ]
 
 
-_ABSENT = object()
+_NO_STAGE = object()
 
 
 def _parse_parameters(parameters: str | None) -> JsonObject:

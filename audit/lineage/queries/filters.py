@@ -26,7 +26,7 @@ _BINS = 24
 #: Where the middle is so much smaller than the largest, equal steps would put all into one bar.
 _SKEWED_RATIO = 20.0
 #: Drawn parameters are looked for in so many outputs of each stage; a list of values has at most so many.
-_LOOKED_AT = 2_000
+_MOST_LOOKED_AT = 2_000
 _MOST_VALUES = 12
 
 Value = str | int | float | bool | None
@@ -194,7 +194,7 @@ def _values(
 
 def _drawn_parameters(reader: Reader, run: Run, of: str) -> list[tuple[str, str]]:
     """Return the names of what the first outputs of a stage drew, and whether each is a `number` or `text`."""
-    query = f"SELECT DISTINCT params FROM stage_outputs WHERE {of} AND params IS NOT NULL LIMIT {_LOOKED_AT}"
+    query = f"SELECT DISTINCT params FROM stage_outputs WHERE {of} AND params IS NOT NULL LIMIT {_MOST_LOOKED_AT}"
     kinds: dict[str, str] = {}
     for (text,) in reader.sql(query, parameters=[run.run_id]).fetchall():
         drawn = json.loads(text)

@@ -15,7 +15,7 @@ from audit.lineage.replay.pipeline import ReplayedVisit
 Preparation = Callable[[], torch.Tensor]
 
 #: Usual normalisations by name: mean and standard deviation of each channel.
-_USUAL: dict[str, tuple[list[float], list[float]]] = {
+_USUAL_SCALES: dict[str, tuple[list[float], list[float]]] = {
     "normalised as ImageNet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     "normalised with mean 0.5 and std 0.5": ([0.5], [0.5]),
     "normalised as CIFAR-10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
@@ -71,7 +71,9 @@ def preparations(given: PreparedBatch) -> dict[str, Preparation]:
     if units is not None:
         found |= _normalisations(units, x)
     else:
-        found |= {f"{description}, once more": _scaler(x, *usual) for description, usual in list(_USUAL.items())[:2]}
+        found |= {
+            f"{description}, once more": _scaler(x, *usual) for description, usual in list(_USUAL_SCALES.items())[:2]
+        }
     if known is not None:
         found["with light and dark inverted"] = lambda: given.normalise(torch.ones_like(known) - known)
     if x.shape[2] == x.shape[3]:
@@ -85,7 +87,7 @@ def preparations(given: PreparedBatch) -> dict[str, Preparation]:
 def _normalisations(units: torch.Tensor, x: torch.Tensor) -> dict[str, Preparation]:
     made = {
         description: _scaler(units, mean, std)
-        for description, (mean, std) in _USUAL.items()
+        for description, (mean, std) in _USUAL_SCALES.items()
         if len(mean) in (1, int(x.shape[1]))
     }
     # What the pipeline does already is not a counterfactual.

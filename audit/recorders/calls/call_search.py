@@ -42,7 +42,7 @@ _MOST_OBJECTS = 2_000
 #: Packages whose functions do the arithmetic of a dataset's own code, and whose objects are values.
 _ARITHMETIC = {"numpy", "torch", "pandas", "pyarrow", "PIL", "random", "audit"}
 #: Types of plain values, which hold no code: a dataset may list thousands of them.
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set})
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, set})
 #: Functions of these that are transforms all the same.
 _TRANSFORMS = ("torch.nn.functional", "PIL.ImageOps", "torchvision.")
 
@@ -212,7 +212,7 @@ def is_dataset_class(kind: type) -> bool:
 
 def is_dataset(value: Any) -> bool:
     """Return whether an object makes items."""
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN_TYPES:
         return False
     return not is_a(value, (type, ModuleType, str, bytes)) and is_dataset_class(type(value))
 

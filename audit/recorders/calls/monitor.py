@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 #: None before Python 3.12.
-_MONITORING: Any = getattr(sys, "monitoring", None)
+_SYS_MONITORING: Any = getattr(sys, "monitoring", None)
 #: Those of 0 to 5 that Python sets aside for no kind of tool.
 _FREE_TOOLS = (4, 3)
 _NAME = "audit"
@@ -43,7 +43,7 @@ class Monitor:
             return False
         for code in codes:
             self._watched[id(code)] = code, watcher
-            self._set(code, _MONITORING.events.INSTRUCTION)
+            self._set(code, _SYS_MONITORING.events.INSTRUCTION)
         return True
 
     def has_events(self, watcher: Watcher) -> bool:
@@ -53,7 +53,7 @@ class Monitor:
     def follow(self, code: CodeType, *, lines: bool) -> None:
         """Report also the lines of this code, and what its functions return; or no longer."""
         if id(code) in self._watched:
-            events = _MONITORING.events
+            events = _SYS_MONITORING.events
             more = events.LINE | events.PY_RETURN | events.PY_YIELD if lines else 0
             self._set(code, events.INSTRUCTION | more)
 
@@ -64,26 +64,26 @@ class Monitor:
             return
         for code, _ in watched.values():
             self._set(code, 0)
-        if _MONITORING.get_tool(self._tool) == _NAME:
+        if _SYS_MONITORING.get_tool(self._tool) == _NAME:
             for event in self._callbacks():
-                _MONITORING.register_callback(self._tool, event, None)
-            _MONITORING.free_tool_id(self._tool)
+                _SYS_MONITORING.register_callback(self._tool, event, None)
+            _SYS_MONITORING.free_tool_id(self._tool)
         self._tool = None
 
     def _begin(self) -> bool:
-        if _MONITORING is None:
+        if _SYS_MONITORING is None:
             return False
-        tool = next((number for number in _FREE_TOOLS if _MONITORING.get_tool(number) is None), None)
+        tool = next((number for number in _FREE_TOOLS if _SYS_MONITORING.get_tool(number) is None), None)
         if tool is None:
             return False
-        _MONITORING.use_tool_id(tool, _NAME)
+        _SYS_MONITORING.use_tool_id(tool, _NAME)
         self._tool = tool
         for event, callback in self._callbacks().items():
-            _MONITORING.register_callback(tool, event, callback)
+            _SYS_MONITORING.register_callback(tool, event, callback)
         return True
 
     def _callbacks(self) -> dict[int, Any]:
-        events = _MONITORING.events
+        events = _SYS_MONITORING.events
         return {
             events.INSTRUCTION: self._on_instruction,
             events.LINE: self._on_line,
@@ -92,13 +92,13 @@ class Monitor:
         }
 
     def _set(self, code: CodeType, events: int) -> None:
-        if self._tool is not None and _MONITORING.get_tool(self._tool) == _NAME:
-            _MONITORING.set_local_events(self._tool, code, events)
+        if self._tool is not None and _SYS_MONITORING.get_tool(self._tool) == _NAME:
+            _SYS_MONITORING.set_local_events(self._tool, code, events)
 
     def _on_instruction(self, code: CodeType, offset: int) -> Any:
         _, watcher = self._watched.get(id(code), (None, None))
         if watcher is None or not watcher.on_instruction(sys._getframe(1), offset):
-            return _MONITORING.DISABLE
+            return _SYS_MONITORING.DISABLE
         return None
 
     def _on_line(self, code: CodeType, _: int) -> None:
@@ -116,4 +116,4 @@ MONITOR = Monitor()
 
 def can_monitor() -> bool:
     """Return whether this version of Python can tell which instructions run."""
-    return _MONITORING is not None
+    return _SYS_MONITORING is not None

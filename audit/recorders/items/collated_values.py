@@ -11,7 +11,7 @@ from audit.recorders.envelope import TensorLayout
 from audit.recorders.items.item_parts import input_place, split_item
 
 #: Stands for a sample that the collate function left out.
-LEFT_OUT = object()
+LEFT_OUT_SAMPLE = object()
 #: Returns which samples a tensor or an array is made of; None where nothing proves it.
 FindLayout = Callable[[Any], TensorLayout | None]
 
@@ -33,7 +33,7 @@ def collated_rows(data: Any, items: Sequence[Any], find: FindLayout) -> list[Any
 def are_the_items(rows: Sequence[Any], items: Sequence[Any]) -> bool:
     """Return whether the rows are the items' inputs themselves, only arranged in another way."""
     inputs = (split_item(item)[0] for item in items)
-    return all(row is LEFT_OUT or row is value for row, value in zip(rows, inputs, strict=True))
+    return all(row is LEFT_OUT_SAMPLE or row is value for row, value in zip(rows, inputs, strict=True))
 
 
 def batch_input(data: Any) -> Any:
@@ -63,7 +63,7 @@ def _tensor_rows(value: torch.Tensor, inputs: list[Any], layout: TensorLayout | 
     if layout.axis is None or len(set(layout.places)) < len(layout.places):
         # One behind the other, or several views: the values themselves are as they were.
         return inputs if set(layout.places) == set(range(len(inputs))) else None
-    rows: list[Any] = [LEFT_OUT] * len(inputs)
+    rows: list[Any] = [LEFT_OUT_SAMPLE] * len(inputs)
     for place, row in zip(layout.places, value.unbind(layout.axis), strict=True):
         rows[place] = row
     return rows
@@ -76,7 +76,7 @@ def _mapping_rows(value: Mapping[Any, Any], inputs: list[Any], find: FindLayout)
         own = {key: found[place] for key, found in parts.items() if found is not None}
         if len(own) < len(parts) or not own:
             return None
-        rows.append(LEFT_OUT if any(one is LEFT_OUT for one in own.values()) else own)
+        rows.append(LEFT_OUT_SAMPLE if any(one is LEFT_OUT_SAMPLE for one in own.values()) else own)
     return rows
 
 
@@ -86,13 +86,13 @@ def _part_of(value: Any, key: Any) -> Any:
 
 def _listed_rows(value: Sequence[Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:
     """Return the rows of a list in which each entry is one sample."""
-    rows: list[Any] = [LEFT_OUT] * len(inputs)
+    rows: list[Any] = [LEFT_OUT_SAMPLE] * len(inputs)
     for entry in value:
-        place = next((n for n, own in enumerate(inputs) if own is entry and rows[n] is LEFT_OUT), None)
+        place = next((n for n, own in enumerate(inputs) if own is entry and rows[n] is LEFT_OUT_SAMPLE), None)
         if place is None:
             layout = find(entry)
             place = layout.places[0] if layout is not None and len(layout.places) == 1 else None
-        if place is None or rows[place] is not LEFT_OUT:
+        if place is None or rows[place] is not LEFT_OUT_SAMPLE:
             return None
         rows[place] = entry
     return rows

@@ -24,10 +24,10 @@ from audit.values import native as loops
 _DEEPEST = 40
 _WIDEST = 2000
 _MOST = 200_000
-_PLAIN = (str, bytes, bytearray, int, float, complex, type(None), range, slice)
+_PLAIN_KINDS = (str, bytes, bytearray, int, float, complex, type(None), range, slice)
 #: The attribute of a stand-in (stages/stand_in.py) that holds the user's own object.
 _TARGET = "_audit_target"
-_PLAIN_TYPES = set(_PLAIN) | {bool}
+_PLAIN_TYPES = set(_PLAIN_KINDS) | {bool}
 #: A list of fewer rows is searched one by one.
 _TABLE = 32
 #: Whose code is not read.
@@ -168,7 +168,7 @@ class _Search:
         while hasattr(type(thing), _TARGET):
             # A stand-in, which may be in its place while items are made: what it stands for is what counts.
             thing = object.__getattribute__(thing, _TARGET)
-        if _is_instance(thing, _PLAIN) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
+        if _is_instance(thing, _PLAIN_KINDS) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
             return
         self._seen.add(id(thing))
         self._alive.append(thing)

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from audit.recorders.visit.visit import Visit
 
 #: Its attribute `visit` is the visit under way in a thread.
-CURRENT = threading.local()
+CURRENT_VISIT = threading.local()
 
 
 def current_visit() -> Visit | None:
     """Return the visit under way in this thread."""
-    return getattr(CURRENT, "visit", None)
+    return getattr(CURRENT_VISIT, "visit", None)
 
 
 def set_current_visit(visit: Visit | None) -> None:
     """Begin or end the visit of this thread."""
-    CURRENT.visit = visit
+    CURRENT_VISIT.visit = visit
 
 
 def _return_unchanged(target: Any) -> Any:
@@ -41,7 +41,7 @@ class StageStandIn:
         object.__setattr__(self, "_audit_call", call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        visit = getattr(CURRENT, "visit", None)
+        visit = getattr(CURRENT_VISIT, "visit", None)
         if visit is None:
             return self._audit_target(*args, **kwargs)
         return self._audit_call(visit, self._audit_target, args, kwargs)

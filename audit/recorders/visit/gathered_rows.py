@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from audit.recorders.files.origin import ListedFile, absolute_folder
-from audit.recorders.items.collated_values import LEFT_OUT
+from audit.recorders.items.collated_values import LEFT_OUT_SAMPLE
 from audit.recorders.items.targets import Target
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.stages.discover import Pipeline
@@ -19,7 +19,7 @@ from audit.recorders.visit.sample_row import SAMPLE_COLUMNS, SOURCE_COLUMNS
 from audit.recorders.visit.stage_numbers import StageIds, number_batch, renumber
 from audit.recorders.visit.stage_row import OUTPUT_COLUMNS, PAYLOAD_COLUMNS, Row
 from audit.recorders.visit.visit import Visit
-from audit.recorders.visit.visit_stages import INSIDE
+from audit.recorders.visit.visit_stages import FIRST_INSIDE_NUMBER
 from audit.records import Level, Stage
 from audit.store import wire
 from audit.values import native as loops
@@ -156,7 +156,7 @@ class GatheredRows:
         number = ids.number(stage)
         self._has_new_stages = True
         for position, value in enumerate(rows):
-            if value is LEFT_OUT or position not in self.ok:
+            if value is LEFT_OUT_SAMPLE or position not in self.ok:
                 continue
             row = batch_row(value, level, self.digests[position], self._last_rows[position])
             tables = self.tables["stage_outputs"], self.tables["payloads"]
@@ -197,6 +197,6 @@ class GatheredRows:
         for name in ("stage_outputs", "payloads"):
             renumber(self.tables[name], numbered)
         return [
-            (ordinal, ids.stage(stage) if stage >= INSIDE else steps[stage].stage)
+            (ordinal, ids.stage(stage) if stage >= FIRST_INSIDE_NUMBER else steps[stage].stage)
             for ordinal, stage in enumerate(order)
         ]

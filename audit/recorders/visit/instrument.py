@@ -14,7 +14,7 @@ from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.files.file_readers import Reader, observe_readers
 from audit.recorders.files.opened_files import NO_OBSERVER, StateBefore, note_opened_files, stop_noting_files
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
-from audit.recorders.stages.stand_in import CURRENT, StageStandIn, set_current_visit
+from audit.recorders.stages.stand_in import CURRENT_VISIT, StageStandIn, set_current_visit
 from audit.recorders.visit.file_load import path_loader
 from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
@@ -116,7 +116,7 @@ class Instrument:
             return None
         steps = len(self.pipeline.steps)
         places = self._standing.places()
-        return (*places, Visit, self.pipeline, self._calls, self._opened, CURRENT, steps, values.torch_names())
+        return (*places, Visit, self.pipeline, self._calls, self._opened, CURRENT_VISIT, steps, values.torch_names())
 
     def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
         """Return a visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
@@ -136,7 +136,7 @@ class Instrument:
             # One list for all visits. What audit itself opened between two of them is nobody's.
             self._opened.clear()
             visit.opened = self._opened
-            CURRENT.visit = visit
+            CURRENT_VISIT.visit = visit
             return NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
         # StateBefore the calls: a function that reads a file is not a stage.
@@ -150,7 +150,7 @@ class Instrument:
 
     def remove(self, inserted: InsertedStandIns, visit: Visit) -> None:
         """Put back what the slots held before `insert`."""
-        CURRENT.visit = None
+        CURRENT_VISIT.visit = None
         if inserted is NOTHING_INSERTED:
             visit.opened = visit.opened.copy()
             return

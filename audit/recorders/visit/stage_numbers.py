@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from audit.recorders.visit.visit_stages import INSIDE
+from audit.recorders.visit.visit_stages import FIRST_INSIDE_NUMBER
 from audit.records import Columns, Stage
 
 
@@ -25,13 +25,13 @@ class StageIds:
         key = (stage.path, stage.qualname, stage.parameters, stage.source_code_digest)
         found = self._ids.get(key)
         if found is None:
-            found = self._ids[key] = INSIDE + len(self._stages)
+            found = self._ids[key] = FIRST_INSIDE_NUMBER + len(self._stages)
             self._stages.append(stage)
         return found
 
     def stage(self, number: int) -> Stage:
         """Return the stage that has a number."""
-        return self._stages[number - INSIDE]
+        return self._stages[number - FIRST_INSIDE_NUMBER]
 
 
 def order_stages(known: int, routes: Sequence[Sequence[int]]) -> list[int]:

@@ -26,7 +26,7 @@ from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.stage_row import unseen_row
 from audit.recorders.visit.target_stages import mark_repeated_targets
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
-from audit.recorders.visit.visit_stages import INSIDE
+from audit.recorders.visit.visit_stages import FIRST_INSIDE_NUMBER
 from audit.records import Columns
 
 #: Types whose values hold no other values: tensors and pictures, as they come.
@@ -259,7 +259,7 @@ class Visit(CalledStages):
         """Append this visit's rows of `stage_outputs` and `payloads`; `numbers` are those of stages not known before."""
         rows, steps = self.rows, self._pipeline.steps
         for ordinal in sorted(rows):
-            if ordinal < INSIDE:
+            if ordinal < FIRST_INSIDE_NUMBER:
                 rows[ordinal].write(index, position, ordinal, steps[ordinal].stage.name, outputs, payloads)
             else:
                 number = ordinal if numbers is None else numbers[ordinal]

@@ -12,7 +12,7 @@ from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
 from audit.records import Stage
 
 #: Stages that are met only in visits are numbered from here in a worker; the run gives them their own ordinals.
-INSIDE = 10_000
+FIRST_INSIDE_NUMBER = 10_000
 #: A stage that was not known before the visit: the name that the dataset's own code gives it, or a call.
 AddedStage = str | ObservedCall | RepeatedCall
 
@@ -29,7 +29,7 @@ class VisitStages:
 
     def add(self, what: AddedStage) -> int:
         """Return the ordinal of a stage that was not known before."""
-        ordinal = INSIDE + len(self.added)
+        ordinal = FIRST_INSIDE_NUMBER + len(self.added)
         self.added[ordinal] = what
         return ordinal
 
@@ -53,13 +53,13 @@ class VisitStages:
 
     def path_of(self, ordinal: int) -> str:
         """Return the path that names a stage in the run."""
-        if ordinal < INSIDE:
+        if ordinal < FIRST_INSIDE_NUMBER:
             return self._pipeline.steps[ordinal].stage.path
         return _path_of(self.added[ordinal])
 
     def name_of(self, ordinal: int) -> str:
         """Return the name of a stage."""
-        if ordinal < INSIDE:
+        if ordinal < FIRST_INSIDE_NUMBER:
             return self._pipeline.steps[ordinal].stage.name
         what = self.added[ordinal]
         if isinstance(what, RepeatedCall):
@@ -68,7 +68,7 @@ class VisitStages:
 
     def is_target(self, ordinal: int) -> bool:
         """Return whether a stage makes the label, and not the model's input."""
-        if ordinal < INSIDE:
+        if ordinal < FIRST_INSIDE_NUMBER:
             return self._pipeline.steps[ordinal].stage.is_target
         what = self.added[ordinal]
         if isinstance(what, RepeatedCall):

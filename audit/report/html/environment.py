@@ -57,7 +57,7 @@ def render(template: str, *folders: Path, **data: Any) -> str:
 
 
 #: Style sheets and scripts that pages and reports share.
-SHARED = ("audit.css", "viewer.css", "viewer.js")
+SHARED_ASSETS = ("audit.css", "viewer.css", "viewer.js")
 
 
 def read_shared(name: str) -> str:
