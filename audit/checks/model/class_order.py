@@ -124,7 +124,7 @@ def _is_unlikely(rows: list[PredictedClass], labels: int, share: float) -> bool:
     apart = share * math.log(share / guess)
     if share < 1:
         apart += (1 - share) * math.log((1 - share) / (1 - guess))
-    return math.lgamma(labels + 1) - tried * apart < math.log(_UNLIKELY)
+    return math.lgamma(labels + 1) - tried * apart < math.log(_CHANCE_LIMIT)
 
 
 def _find_shift(context: Context, rows: list[PredictedClass], size: int, before: float, query: str) -> Finding | None:
