@@ -82,6 +82,32 @@ def test_a_stream_that_asks_for_its_worker_draws_nothing(tmp_path: Path, sharded
     assert report.outcome("duplicates").total == (0 if sharded else 60)
 
 
+class SeededRows(Rows):
+    """Rows with noise from a generator of each visit, seeded by torch's first seed and the index."""
+
+    def __init__(self, *, is_reset: bool = False) -> None:
+        self.is_reset = is_reset
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        row, label = super().__getitem__(index)
+        if self.is_reset:
+            # Two states in turn: each visit leaves torch at another one.
+            torch.manual_seed(index % 2)
+            return row + torch.rand(4), label
+        generator = torch.Generator().manual_seed(torch.initial_seed() + index)
+        return row + torch.rand(4, generator=generator), label
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_rows_seeded_by_the_first_seed_in_the_main_process_draw_nothing_from_torch(
+    tmp_path: Path, is_reset: bool
+) -> None:
+    """torch's state is recorded with each of them, because it has the seed."""
+    loader = DataLoader(SeededRows(is_reset=is_reset), batch_size=10)
+    report = judge(tmp_path, loader, "test", "repeated_draws", "augmentation")
+    assert {outcome.status == "fail" for outcome in report.outcomes} == {is_reset}
+
+
 @pytest.mark.parametrize("repeated", [False, True])
 def test_equal_pictures_without_files_are_duplicates_alone(tmp_path: Path, repeated: bool) -> None:
     """They are not also reported as nearly equal."""

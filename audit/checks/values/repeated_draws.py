@@ -17,7 +17,7 @@ class RepeatedDraws(Check):
     rule = (
         "visits whose generator had the state of another visit, at least 5 % of all; two states are never equal by "
         "chance; torch's state counts for nothing where the visit asked for its worker, because it is then kept "
-        "without a draw"
+        "without a draw, or where the next visit of the batch begins with it"
     )
     follows = ("augmentation",)
     options = settings(
