@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 from audit.recorders.activity import Activity
@@ -26,12 +27,21 @@ class BatchReceiver:
         self._batches = state.batches
         self._mixes = state.mixes
         self._numbers = state.numbers
-        self.tracker = state.tracker
+        self._tracker = state.tracker
+        self._stalls = state.stalls
         self._has_warned = False
 
     def new_activity(self) -> Activity:
         """Return a place where the processes of one more loader note what they are doing."""
-        return self._state.stalls.new_activity()
+        return self._stalls.new_activity()
+
+    def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
+        """Observe no operation inside the block: what is done there is not a part of the loop."""
+        return self._tracker.pause_inside()
+
+    def expect_items(self) -> None:
+        """Expect batches that the loop builds from the items of a recorded dataset."""
+        self._tracker.adopt_items()
 
     def begin(self, loader: LoaderRecording) -> Iteration | None:
         """Begin a pass over a loader; return None when it is not recorded any more."""
@@ -68,9 +78,9 @@ class BatchReceiver:
                 self._state.write([batch.take_rows()])
                 return
             self._state.write(self._batches.add(batch))
-            track_batch(self.tracker, envelope.data, batch)
+            track_batch(self._tracker, envelope.data, batch)
             if self._state.has_models or self._state.has_batch_stages:
-                self.tracker.follow()
+                self._tracker.follow()
 
     def receive_items(self, key: int, envelope: RecordedBatch) -> None:
         """Take in items of a recorded dataset, whose batch is not known."""
@@ -135,7 +145,7 @@ class BatchReceiver:
     def remove_hooks(self) -> None:
         """Observe neither mixes nor tensors any more."""
         self._mixes.close()
-        self.tracker.close()
+        self._tracker.close()
 
     def finish(self) -> None:
         """Write all that waits, and the stages that no sample went through."""

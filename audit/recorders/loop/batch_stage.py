@@ -20,7 +20,9 @@ from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import Place
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems
-from audit.recorders.visit.batch_row import batch_row
+from audit.recorders.stages.describe import name_of
+from audit.recorders.unused_name import unused_name
+from audit.recorders.visit.batch_row import batch_row, describe_batch_stage
 from audit.recorders.visit.repeated_call import RepeatedCall
 from audit.recorders.visit.stage_register import StageRegister
 from audit.recorders.visit.stage_row import Row
@@ -36,10 +38,19 @@ class BatchStages:
         self._problems = problems
         self._stages = stages
         self._level = level
+        self._batches = state.batches
+        self._tracker = state.tracker
         self._matcher = BatchMatcher(state.batches, state.tracker)
-        self.names: set[str] = set()
+        self._names: set[str] = set()
         #: By the stage's name, how many calls could not be recorded, and why the first of them could not.
         self._unseen: dict[str, tuple[int, str]] = {}
+
+    def add(self, transform: Callable[..., Any], name: str | None) -> BatchStage:
+        """Return the stand-in for a transform, under a name that no other has."""
+        known = unused_name(name or name_of(transform), self._names)
+        self._names.add(known)
+        self._state.has_batch_stages = True
+        return BatchStage(transform, describe_batch_stage(transform, known, known), self)
 
     def call(self, stage: Stage, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a transform, and note what it returned for each sample."""
@@ -48,7 +59,7 @@ class BatchStages:
         rows: Sequence[Place | None] = []
         with self._state.guard():
             rows = self._find_samples(stage, [*args, *kwargs.values()])
-        with self._state.tracker.pause_inside():
+        with self._tracker.pause_inside():
             output = target(*args, **kwargs)
         if rows:
             with self._state.guard():
@@ -59,7 +70,7 @@ class BatchStages:
         given = batch_input(arguments[0]) if arguments else None
         tensor = given if isinstance(given, torch.Tensor) else next(all_tensors(arguments), None)
         try:
-            with self._state.tracker.pause_inside():
+            with self._tracker.pause_inside():
                 return self._matcher.find(tensor, arguments).rows
         except UnmatchedCall as error:
             self._skip(stage, str(error))
@@ -75,7 +86,7 @@ class BatchStages:
         if not is_split or len(made) != len(rows):
             self._skip(stage, f"It returned a {type(made).__name__} that does not have a row for each sample.")
             return
-        with self._state.tracker.pause_inside():
+        with self._tracker.pause_inside():
             outputs = [one.detach().cpu() if isinstance(one, torch.Tensor) else one for one in made]
         by_batch: dict[int, tuple[UnpredictedBatch, dict[int, Any]]] = {}
         for row, value in zip(rows, outputs, strict=True):
@@ -85,7 +96,7 @@ class BatchStages:
             self._write(batch, stage, values)
         if isinstance(made, torch.Tensor):
             # What the model is given then is known as the output of a stage, without operations in between.
-            self._state.tracker.add(made, RowOrigins(tuple(rows), 0))
+            self._tracker.add(made, RowOrigins(tuple(rows), 0))
 
     def _write(self, batch: UnpredictedBatch, stage: Stage, values: dict[int, Any]) -> None:
         """Add the rows of one batch's samples to those that wait, or write them where the others are written already."""
@@ -101,7 +112,7 @@ class BatchStages:
         tables = {name: wire.columns(name) for name in ("stage_outputs", "payloads")}
         for place, row in described.items():
             row.write(batch.indices[place], place, ordinal, stage.name, tables["stage_outputs"], tables["payloads"])
-            self._state.batches.change_digest(batch, place, row.facts.digest)
+            self._batches.change_digest(batch, place, row.facts.digest)
         stamp = wire.BatchStamp(self._state.run.run_id, batch.epoch, None, batch.visits)
         made = stamp.apply(wire.unpack(wire.pack(tables)))
         self._state.write(self._take_stages())

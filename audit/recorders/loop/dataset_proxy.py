@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import torch.multiprocessing
 from torch.utils.data import get_worker_info
@@ -21,19 +21,22 @@ from audit.recorders.envelope import RecordedBatch
 from audit.recorders.files.origin import Origin
 from audit.recorders.loop.fork_safety import DELIVERY_LOCK
 from audit.recorders.loop.recorded_dataset import StandIn, fetches_batches, record_item, whole_batch
-from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.visit.item_recorder import ItemRecorder
 
-Deliver = Callable[[RecordedBatch], None]
-
 _OPEN, _EPOCH = 0, 1
+
+
+class ItemReceiver(Protocol):
+    """What a recording does with the items of a dataset."""
+
+    def receive_items(self, key: int, envelope: RecordedBatch) -> None: ...
+    def pause_tracking(self) -> contextlib.AbstractContextManager[None]: ...
 
 
 class Channel:
     """Envelopes from any process to the one that records."""
 
-    def __init__(self, deliver: Deliver, tracker: BatchTracker) -> None:
-        self._tracker: BatchTracker | None = tracker
+    def __init__(self, receiver: ItemReceiver) -> None:
         #: Whether the recording is open, and its epoch, in memory that all workers share.
         self._shared = torch.tensor([1, 0], dtype=torch.int64)
         try:
@@ -46,7 +49,8 @@ class Channel:
                 f"run.dataset needs shared memory, and none is left ({error}).",
                 hint="Free some in /dev/shm, or record the loader with run.loader instead.",
             ) from error
-        self._deliver: Deliver | None = deliver
+        #: None in a worker.
+        self._receiver: ItemReceiver | None = receiver
         self._busy = False
         self._idle = threading.Condition()
         self._thread: threading.Thread | None = threading.Thread(target=self._drain, name="audit-channel", daemon=True)
@@ -66,8 +70,8 @@ class Channel:
         if not self.is_open:
             return
         envelope.made_in_epoch = int(self._shared[_EPOCH])
-        if get_worker_info() is None and self._deliver is not None:
-            self._deliver(envelope)
+        if get_worker_info() is None and self._receiver is not None:
+            self._receiver.receive_items(id(self), envelope)
             return
         # By value: a shared-memory tensor would vanish with a worker that ends right after.
         # A recording that has ended meanwhile takes nothing; that is not an error of the user's loop.
@@ -76,7 +80,7 @@ class Channel:
 
     def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
         """Stop tracking tensors while an item is made: what is done to them then is not a part of the loop."""
-        return self._tracker.pause_inside() if self._tracker is not None else contextlib.nullcontext()
+        return self._receiver.pause_tracking() if self._receiver is not None else contextlib.nullcontext()
 
     def wait_for_delivery(self) -> None:
         """Wait until everything that was sent so far has been delivered."""
@@ -108,15 +112,15 @@ class Channel:
                 if envelope is None:
                     return
                 with DELIVERY_LOCK:
-                    assert self._deliver is not None
-                    self._deliver(envelope)
+                    assert self._receiver is not None
+                    self._receiver.receive_items(id(self), envelope)
             finally:
                 with self._idle:
                     self._busy = False
                     self._idle.notify_all()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_pipe": self._pipe, "_shared": self._shared, "_deliver": None, "_thread": None, "_tracker": None}
+        return {"_pipe": self._pipe, "_shared": self._shared, "_receiver": None, "_thread": None}
 
 
 def _discard(pipe: Any) -> None:
@@ -172,7 +176,7 @@ class RecordedDatasetProxy(StandIn):
         except IndexError:
             # Iterating by index until there is no more: the end is not a sample.
             if isinstance(index, int) and hasattr(recorder.dataset, "__len__") and index >= len(recorder.dataset):
-                recorder.rows.forget_last()
+                recorder.forget_last()
             raise
 
     @contextlib.contextmanager
@@ -183,7 +187,7 @@ class RecordedDatasetProxy(StandIn):
             with self._audit_channel.pause_tracking():
                 yield
         finally:
-            if recorder.rows.indices or recorder.rows.problems:
+            if recorder.has_rows:
                 self._audit_channel.send(recorder.take_batch(None, indexed=True, by_loader=False))
 
 
@@ -212,5 +216,5 @@ class RecordedIterableProxy(RecordedDatasetProxy):
         try:
             return self._audit_recorder.record(index, items.__next__, Origin(f"dataset://{index}", is_streamed=True))
         except StopIteration:
-            self._audit_recorder.rows.forget_last()
+            self._audit_recorder.forget_last()
             raise

@@ -26,7 +26,6 @@ from audit.recorders.loop.expected_draws import Draws
 from audit.recorders.loop.pickling import why_not_picklable
 from audit.recorders.loop.recorded_dataset import RecordedIterable, RecordedMap, RecordingCollate
 from audit.recorders.loop.recorded_iterator import OwnIteration, RecordedIterator
-from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.item_label import LabelFinder
@@ -49,9 +48,8 @@ class Iteration:
 class Receiver(Protocol):
     """What a recording does with the batches of a loader."""
 
-    tracker: BatchTracker
-
     def new_activity(self) -> Activity: ...
+    def pause_tracking(self) -> contextlib.AbstractContextManager[None]: ...
     def begin(self, loader: LoaderRecording) -> Iteration | None: ...
     def receive(self, loader: LoaderRecording, envelope: RecordedBatch, iteration: Iteration) -> None: ...
     def finish_pass(self, loader: LoaderRecording, iteration: Iteration) -> None: ...
@@ -79,7 +77,7 @@ class LoaderRecording:
         #: What the user calls their loader, and the DataLoader in it that fetches.
         self.loader = loader
         self.base = base_of(loader)
-        self.receiver = receiver
+        self._receiver = receiver
         #: A loader that can be saved, such as torchdata's, keeps its iterator for that: then ours must be the one it keeps.
         self.keeps_state = callable(getattr(type(self.base), "state_dict", None))
         #: With persistent workers a loader keeps its iterator; ours makes envelopes, the user's own must not.
@@ -87,7 +85,7 @@ class LoaderRecording:
         dataset = self.base.dataset
         is_iterable = isinstance(dataset, IterableDataset)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset), activity=receiver.new_activity())
-        recorder = ItemRecorder(maker, level, label=label, source=source)
+        self._recorder = recorder = ItemRecorder(maker, level, label=label, source=source)
         self._dataset = RecordedIterable(recorder) if is_iterable else RecordedMap(recorder)
         self._collate = RecordingCollate(self.base.collate_fn, recorder, not is_iterable)
 
@@ -105,11 +103,11 @@ class LoaderRecording:
 
     def iterate(self) -> Any:
         """Return an iterator of the loader, recorded if the recording is open."""
-        iteration = self.receiver.begin(self)
+        iteration = self._receiver.begin(self)
         if iteration is None and self.iterator is None:
             return iter(self.loader)
         if type(self.loader).__iter__ is not DataLoader.__iter__:
-            return OwnIteration(self, iteration)
+            return OwnIteration(self, self._receiver, iteration)
         return self.record_iterator(lambda: iter(self.loader), iteration)
 
     def save_state(self, *args: Any, **options: Any) -> Any:
@@ -125,16 +123,16 @@ class LoaderRecording:
         """Return the iterator that `make` makes, recorded."""
         states = _take_generator_states(self.base) if self._spawns_workers else []
         if self.base.num_workers and not self._spawns_workers:
-            self._collate.recorder.prepare_workers(is_dataset_final=self.base.worker_init_fn is None)
+            self._recorder.prepare_workers(is_dataset_final=self.base.worker_init_fn is None)
         try:
             with (
                 self.replace_attributes(dataset=self._dataset, collate_fn=self._collate),
-                self.receiver.tracker.pause_inside(),
+                self._receiver.pause_tracking(),
             ):
                 iterator = make()
         except Exception as error:
             return self._make_unrecorded(error, make, states)
-        return RecordedIterator(self, iterator, iteration)
+        return RecordedIterator(self, self._receiver, iterator, iteration)
 
     def continue_iterator(self, iteration: Iteration | None) -> bool:
         """Let the next pass go on with an iterator that is there: with persistent workers, or after `state_dict`."""
@@ -178,7 +176,7 @@ class LoaderRecording:
         reason = why_not_picklable(self.base)
         if reason is not None:
             raise reason from error
-        self.receiver.note_unrecorded_workers(error)
+        self._receiver.note_unrecorded_workers(error)
         # The first attempt drew the seed of the workers: it must not change what the loop draws.
         for restore, state in states:
             restore(state)

@@ -207,7 +207,7 @@ class RecordedItems:
             )
         except StopIteration:
             # The end is not a sample: take back what was noted of it.
-            self._recorder.rows.forget_last()
+            self._recorder.forget_last()
             raise
         except Exception as error:
             self._failed = FailedItems(portable_error(error))
@@ -245,12 +245,12 @@ class RecordingCollate:
         layout, is_mix_proved = None, True
         if self._stage is not None:
             layout, is_mix_proved = self._find_layout(self._stage, given, data, mixes)
-        mixed = mixing.weights(mixes.mixes, len(self.recorder.rows.indices)) if mixes.mixes and is_mix_proved else None
+        mixed = mixing.weights(mixes.mixes, self.recorder.count) if mixes.mixes and is_mix_proved else None
         return self.recorder.take_batch(data, indexed=self.indexed, layout=layout, mixed=mixed)
 
     def _find_layout(self, stage: Stage, given: Any, data: Any, mixes: mixing.CollateMixes) -> tuple[BatchLayout, bool]:
         """Return which samples the batch is made of, and whether its mixes are of the samples in their order."""
-        count = len(self.recorder.rows.indices)
+        count = self.recorder.count
         name = f"{stage.name} ({stage.qualname})"
         try:
             if not isinstance(given, list) or len(given) != count:
@@ -260,9 +260,7 @@ class RecordingCollate:
             keeps_places = self._keeps_places or count == 1
             found = describe_collation(data, given, name, keeps_places=keeps_places, mixes=mixes)
         except Exception as error:
-            self.recorder.rows.problems.append(
-                f"what {stage.name} made could not be described: {describe_error(error)}"
-            )
+            self.recorder.note_problem(f"what {stage.name} made could not be described: {describe_error(error)}")
             return BatchLayout([None for _ in all_tensors(data)], False, None, name), False
         if found.rows != []:
             self.recorder.add_collated(stage, found.rows)

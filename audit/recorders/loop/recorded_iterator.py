@@ -10,14 +10,15 @@ from torch._utils import ExceptionWrapper
 from audit.recorders.envelope import RecordedBatch
 
 if TYPE_CHECKING:
-    from audit.recorders.loop.loader_recording import Iteration, LoaderRecording
+    from audit.recorders.loop.loader_recording import Iteration, LoaderRecording, Receiver
 
 
 class RecordedIterator:
     """Takes each batch out of its envelope. No generator: a StopIteration from a dataset must end it as it always did."""
 
-    def __init__(self, loader: LoaderRecording, iterator: Any, iteration: Iteration | None) -> None:
+    def __init__(self, loader: LoaderRecording, receiver: Receiver, iterator: Any, iteration: Iteration | None) -> None:
         self._loader = loader
+        self._receiver = receiver
         self._iterator = iterator
         self._iteration = iteration
 
@@ -36,15 +37,15 @@ class RecordedIterator:
         return len(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_loader", "_iterator", "_iteration"):
+        if name in ("_loader", "_receiver", "_iterator", "_iteration"):
             raise AttributeError(name)
         return getattr(self._iterator, name)
 
     def __next__(self) -> Any:
-        receiver = self._loader.receiver
+        receiver = self._receiver
         try:
             # What is computed here is not an operation of the loop.
-            with receiver.tracker.pause_inside():
+            with receiver.pause_tracking():
                 return self._open(self._fetch())
         except StopIteration:
             # Of the loader, or of the dataset: the loop cannot distinguish them, and takes either for the end.
@@ -53,19 +54,18 @@ class RecordedIterator:
             raise
 
     def _fetch(self) -> RecordedBatch:
-        receiver = self._loader.receiver
         try:
             envelope: RecordedBatch = next(self._iterator)
             return envelope
         except StopIteration:
             raise
         except BaseException as error:
-            receiver.note_failure(error)
+            self._receiver.note_failure(error)
             raise
 
     def _open(self, envelope: RecordedBatch) -> Any:
         if self._iteration is not None:
-            self._loader.receiver.receive(self._loader, envelope, self._iteration)
+            self._receiver.receive(self._loader, envelope, self._iteration)
         if envelope.error is not None:
             if isinstance(envelope.error, ExceptionWrapper):
                 envelope.error.reraise()  # type: ignore[no-untyped-call]
@@ -80,8 +80,9 @@ class OwnIteration:
     code runs, the loader makes recorded iterators.
     """
 
-    def __init__(self, loader: LoaderRecording, iteration: Iteration | None) -> None:
+    def __init__(self, loader: LoaderRecording, receiver: Receiver, iteration: Iteration | None) -> None:
         self._loader = loader
+        self._receiver = receiver
         self._iteration = iteration
         self._is_recorded = loader.continue_iterator(iteration)
         with self._replace_iterator():
@@ -98,7 +99,7 @@ class OwnIteration:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_loader", "_iterator", "_iteration", "_is_recorded"):
+        if name in ("_loader", "_receiver", "_iterator", "_iteration", "_is_recorded"):
             raise AttributeError(name)
         return getattr(self._iterator, name)
 
@@ -106,5 +107,5 @@ class OwnIteration:
         with self._replace_iterator():
             batch = next(self._iterator)
         if not self._is_recorded and self._iteration is not None:
-            self._loader.receiver.note_unrecorded_iterator(self._loader)
+            self._receiver.note_unrecorded_iterator(self._loader)
         return batch

@@ -7,9 +7,8 @@ disk; the loop waits for it only if too many bytes are queued.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +29,7 @@ from audit.recorders.items.targets import TargetPicker
 from audit.recorders.loop.base_loader import base_of
 from audit.recorders.loop.batch_intake import BatchIntake
 from audit.recorders.loop.batch_receiver import BatchReceiver
-from audit.recorders.loop.batch_stage import BatchStage, BatchStages
+from audit.recorders.loop.batch_stage import BatchStages
 from audit.recorders.loop.call_receiver import CallReceiver
 from audit.recorders.loop.dataset_proxy import Channel, RecordedDatasetProxy, RecordedIterableProxy
 from audit.recorders.loop.dataset_split import split_of_loader
@@ -49,9 +48,8 @@ from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.problems import Problems, RecordingWarning
 from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.ranks import rank_tags
-from audit.recorders.stages.describe import name_of
 from audit.recorders.stages.discover import Pipeline, find_pipeline
-from audit.recorders.visit.batch_row import describe_batch_stage
+from audit.recorders.unused_name import unused_name
 from audit.recorders.visit.item_label import LabelFinder
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.item_source import SourceFinder
@@ -191,13 +189,13 @@ class Recording:
         builder_entry = describe_builder(builder, split)
         pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
         try:
-            channel = Channel(lambda envelope: self._receiver.receive_items(id(channel), envelope), self._state.tracker)
+            channel = Channel(self._receiver)
         except RecordingError as error:
             self._problems.note(error)
             return dataset
         kind = RecordedIterableProxy if isinstance(dataset, IterableDataset) else RecordedDatasetProxy
         self._channels.append(channel)
-        self._state.tracker.adopts = True
+        self._receiver.expect_items()
         self._register(id(channel), pipeline, dataset, builder_entry)
         maker = VisitMaker(dataset, pipeline, WatchedRandomness(dataset), activity=self._receiver.new_activity())
         # audit does not see the batches that are built from these items, so it takes the target from each item.
@@ -251,15 +249,7 @@ class Recording:
         function of the prediction).
         """
         self._require_open()
-        if not isinstance(model, nn.Module):
-            raise UsageError(f"run.model takes a torch module, not a {type(model).__name__}.")
-        if isinstance(model, torch.jit.ScriptModule):
-            raise UsageError(
-                "run.model cannot record a TorchScript module: torch runs no hooks on its calls.",
-                hint="Put it into a module and call that: model = run.model(torch.nn.Sequential(model)).",
-            )
-        if any(watched.model is model for watched in self._recorder.models):
-            raise UsageError("This model is recorded already.", hint="Call run.model once, with all its layers.")
+        self._check_model(model)
         policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen_samples(indices), when, budget)
         if layers is None and policy != LayerPolicy(budget=budget):
             raise UsageError(
@@ -277,13 +267,27 @@ class Recording:
                 hint="Give output a dict too, such as {'digit': 'logits', 'angle': 'regression'}.",
             )
         reader = OutputReader(model, known, output, logits)
-        calls = self._calls
-        self._recorder.add(
-            RecordedModel(model, known, reader, hooks, calls.begin, calls.finish, self._state.tracker, heads)
-        )
+        self._recorder.add(RecordedModel(model, known, reader, hooks, self._calls, self._state.tracker, heads))
         self._state.heads += [(known, head) for head in heads]
         self._intake.has_warned_of_labels |= bool(heads)  # each head has a target of its own
         self._state.has_models = True
+        self._describe_model(model, hooks)
+        return model
+
+    def _check_model(self, model: nn.Module) -> None:
+        """Refuse what is not a module, a module whose calls cannot be recorded, and one that is recorded already."""
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"run.model takes a torch module, not a {type(model).__name__}.")
+        if isinstance(model, torch.jit.ScriptModule):
+            raise UsageError(
+                "run.model cannot record a TorchScript module: torch runs no hooks on its calls.",
+                hint="Put it into a module and call that: model = run.model(torch.nn.Sequential(model)).",
+            )
+        if any(watched.model is model for watched in self._recorder.models):
+            raise UsageError("This model is recorded already.", hint="Call run.model once, with all its layers.")
+
+    def _describe_model(self, model: nn.Module, hooks: LayerHooks | None) -> None:
+        """Note in the run's row which model and layers are recorded, and how the model's inputs are prepared."""
         run = self.run
         if hooks is not None:
             # What was asked for: the check `hooks` compares it with what was recorded.
@@ -297,7 +301,6 @@ class Recording:
             run.recipe.setdefault("expected_input", expected)
         run.model = run.model or type(model).__qualname__
         run.arch = run.arch or type(model).__name__
-        return model
 
     def _make_heads(
         self,
@@ -335,10 +338,7 @@ class Recording:
         self._require_open()
         if not callable(transform):
             raise UsageError(f"run.stage takes a callable, not a {type(transform).__name__}.")
-        known = unused_name(name or name_of(transform), self._batch_stages.names)
-        self._batch_stages.names.add(known)
-        self._state.has_batch_stages = True
-        return BatchStage(transform, describe_batch_stage(transform, known, known), self._batch_stages)  # type: ignore[return-value]
+        return self._batch_stages.add(transform, name)  # type: ignore[return-value]
 
     def epochs(self, count: int) -> Iterator[int]:
         """Return `range(count)`; the rows of each turn of a loop over it belong to that epoch."""
@@ -439,9 +439,3 @@ class Recording:
     def _require_open(self) -> None:
         if not self.open:
             raise UsageError("This recording is closed.", hint="Begin another with audit.record(...).")
-
-
-def unused_name(name: str, taken: Collection[str]) -> str:
-    """Return the name if it is not taken, or else the name with a number after it."""
-    numbers = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
-    return next(candidate for candidate in numbers if candidate not in taken)

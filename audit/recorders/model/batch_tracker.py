@@ -62,7 +62,7 @@ class BatchTracker(TorchFunctionMode):
         #: What the loop does with the outputs of models.
         self.uses = OutputUses()
         #: Whether a tensor that is not known may be found by its content later: items of a recorded dataset.
-        self.adopts = False
+        self._adopts = False
         self.closed = False
         _TRACKERS.add(self)
 
@@ -101,6 +101,10 @@ class BatchTracker(TorchFunctionMode):
         if not self.closed:
             place_at_bottom(self)
 
+    def adopt_items(self) -> None:
+        """Remember tensors that are not known: the loop builds its batches from items of a recorded dataset."""
+        self._adopts = True
+
     def pause(self) -> None:
         """Look away, until `resume` was called as often."""
         self._local.paused = getattr(self._local, "paused", 0) + 1
@@ -137,7 +141,7 @@ class BatchTracker(TorchFunctionMode):
         if self.uses.watched:
             self.uses.note(func, args, kwargs)
         found = self._table.get(func)
-        if found is None or not (self._entries or self.adopts) or torch._C._get_tracing_state() is not None:
+        if found is None or not (self._entries or self._adopts) or torch._C._get_tracing_state() is not None:
             return func(*args, **kwargs)
         rule, name, in_place = found
         if rule is value_rules.expose:
@@ -145,7 +149,7 @@ class BatchTracker(TorchFunctionMode):
             return func(*args, **kwargs)
         if in_place and args:
             self.origins_of(args[0])  # what others have written is seen before this operation hides it
-        if self.adopts and not in_place and rule not in (join_rules.concatenate, join_rules.stack):
+        if self._adopts and not in_place and rule not in (join_rules.concatenate, join_rules.stack):
             self._adopt(args)
         if not self._is_about_known(args, kwargs):
             return func(*args, **kwargs)

@@ -6,7 +6,7 @@ The samples are found before the call, so that the layers' hooks know whose valu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -23,10 +23,13 @@ from audit.recorders.model.step import ModelStep
 
 #: At most this many layers are named for each call.
 _MOST_NAMED = 20
-#: Called with the model and its input before a call; returns the step, or None when the call is not to be recorded.
-BeforeCall = Callable[["RecordedModel", "torch.Tensor | None", list[Any]], ModelStep | None]
-#: Called with what the call returned.
-AfterCall = Callable[["RecordedModel", ModelStep, "torch.Tensor | None", Any], None]
+
+
+class CallListener(Protocol):
+    """What a recording does with the calls of a model."""
+
+    def begin(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None: ...
+    def finish(self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any) -> None: ...
 
 
 class RecordedModel:
@@ -38,8 +41,7 @@ class RecordedModel:
         name: str,
         reader: OutputReader,
         layers: LayerHooks | None,
-        before: BeforeCall,
-        after: AfterCall,
+        listener: CallListener,
         tracker: BatchTracker,
         heads: Sequence[GradedHead] = (),
     ) -> None:
@@ -52,8 +54,7 @@ class RecordedModel:
         self._tracker = tracker
         self.layers = layers
         self.calls = 0
-        self._before = before
-        self._after = after
+        self._listener = listener
         self._step: ModelStep | None = None
         self._given: torch.Tensor | None = None
         # Listed once: walking a large model at each call would be slow.
@@ -91,7 +92,7 @@ class RecordedModel:
             self._tracker.pause()
             try:
                 self._given = model_input(args, kwargs)
-                self._step = self._before(self, self._given, [*args, *kwargs.values()])
+                self._step = self._listener.begin(self, self._given, [*args, *kwargs.values()])
             except BaseException:
                 self._tracker.resume()
                 raise
@@ -109,7 +110,7 @@ class RecordedModel:
                 if self.layers is not None:
                     self.layers.end()
                 if step is not None:
-                    self._after(self, step, given, output)
+                    self._listener.finish(self, step, given, output)
                 elif given is not None and given.dim() and not isinstance(output, torch.Tensor):
                     self.ports.note(output, int(given.size(0)))
             finally:

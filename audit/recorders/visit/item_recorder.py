@@ -76,7 +76,7 @@ class ItemRecorder:
         if is_mapped(self.dataset):
             text = "its rows were made by Dataset.map before the recording, and `load` is what it wrote"
             self._changes.add_earlier(text)
-        self._kept = KeptFiles(self.dataset, None if self._names_files else self._changes.add_files)
+        self._kept = KeptFiles(self.dataset, are_files_named=self._names_files)
         self._sent = SentStates()
         #: Made once, as nothing of it is kept.
         self._request = VisitRequest(-1)
@@ -113,6 +113,24 @@ class ItemRecorder:
         self._waiting: list[tuple[int, MadeVisit, ListedFile]] = []
         #: An item could not be made, and its batch has not been collated yet.
         self.failing = False
+
+    @property
+    def count(self) -> int:
+        """How many samples were gathered for the next batch."""
+        return len(self.rows.indices)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self.rows.indices or self.rows.problems)
+
+    def forget_last(self) -> None:
+        """Take back the last sample: it was the end of the dataset."""
+        self.rows.forget_last()
+
+    def note_problem(self, text: str) -> None:
+        """Note what could not be recorded, with the next batch."""
+        self.rows.problems.append(text)
 
     def repeat_unrecorded(self) -> None:
         """Send what was not seen once more, with the next batch."""
@@ -343,6 +361,8 @@ class ItemRecorder:
             self.clear()
             text = f"the rows of samples {lost} were lost: {type(trouble).__name__}: {trouble}"
             self.rows.problems = [*problems, text]
+        for what, example in self._kept.take_unknown().items():
+            self._changes.add_files(what, example)
         rows = self.rows
         taken = RecordedBatch(
             data=data,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
@@ -48,11 +48,14 @@ class _Handle(NamedTuple):
 
 
 class KeptFiles:
-    """What one dataset keeps open in one process; `tell` is given what is not known, unless that is None."""
+    """What one dataset keeps open in one process."""
 
-    def __init__(self, dataset: Any, tell: Callable[..., None] | None) -> None:
+    def __init__(self, dataset: Any, *, are_files_named: bool) -> None:
+        """Look for open files; `are_files_named` says that it need not be known whose sources they are."""
         self._dataset = dataset
-        self._tell = tell
+        self._are_files_named = are_files_named
+        #: Files of which it is not known whose sources they are, each kind with an example.
+        self._unknown: dict[str, str] = {}
         #: Open files with a position.
         self.handles: list[_Handle] = []
         self._looked_at: set[str] = set()
@@ -82,7 +85,7 @@ class KeptFiles:
         }
         for path in new_descriptors(self._before):
             if path not in known and not is_media(path) and is_data_file(path):
-                self._say(f"the file {path} stays open")
+                self._note_unknown(f"the file {path} stays open")
 
     def end_visit(self, opened: list[str], before: Sequence[int | None]) -> None:
         """Add the files that moved since they were at `before` to the ones that a visit opened, and look for new ones."""
@@ -91,7 +94,7 @@ class KeptFiles:
                 opened.append(handle.path)
             else:
                 # Where an item is read twice in a row, the file ends where it began.
-                self._say(f"the file {handle.path} in {handle.name} stays open")
+                self._note_unknown(f"the file {handle.path} in {handle.name} stays open")
         fresh = [path for path in opened if path not in self._looked_at]
         if fresh and (len(self._looked_at) < _MOST_PATHS or not all(map(is_media, fresh))):
             if len(self._looked_at) < _MOST_PATHS:
@@ -100,15 +103,11 @@ class KeptFiles:
         self.end_batch()
 
     def end_batch(self) -> None:
-        """Tell of files that were opened in threads which go on after the item, or the batch, and of folders of tables."""
+        """Note files that were opened in threads which go on after the item, or the batch, and of folders of tables."""
         while FOLDERS:
-            self._say(f"files of the folder {FOLDERS.pop()}")
-        if (
-            (FILES or UNKNOWN)
-            and (found := [path for path in take_unclaimed() if is_data_file(path)])
-            and self._tell is not None
-        ):
-            self._tell("files that were opened in threads of its own", f", such as {found[0]}")
+            self._note_unknown(f"files of the folder {FOLDERS.pop()}")
+        if (FILES or UNKNOWN) and (found := [path for path in take_unclaimed() if is_data_file(path)]):
+            self._note_unknown("files that were opened in threads of its own", f", such as {found[0]}")
 
     def _find(self) -> None:
         # An attribute may be anything, and raise anything when it is asked.
@@ -123,12 +122,17 @@ class KeptFiles:
                 if not held.closed and isinstance(path, (str, bytes)) and not _writes(held):
                     found.append(_Handle(name, held, os.path.abspath(os.fsdecode(path))))
             elif type(held).__name__ in _UNSEEN_READERS.get(type(held).__module__.partition(".")[0], ()):
-                self._say(f"{name} ({type(held).__name__}) stays open")
+                self._note_unknown(f"{name} ({type(held).__name__}) stays open")
         self.handles = found
 
-    def _say(self, text: str) -> None:
-        if self._tell is not None:
-            self._tell(text)
+    def _note_unknown(self, what: str, example: str = "") -> None:
+        if not self._are_files_named:
+            self._unknown.setdefault(what, example)
+
+    def take_unknown(self) -> dict[str, str]:
+        """Return the files, since the last call, of which it is not known whose sources they are: kinds and an example of each."""
+        found, self._unknown = self._unknown, {}
+        return found
 
 
 def _list_held(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
