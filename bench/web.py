@@ -80,9 +80,47 @@ def _block(
     probabilities = shifted / shifted.sum(1, keepdims=True)
     predicted = probabilities.argmax(1)
     names = np.array(classes, object)
+    labels = {"label": label, "label_name": names[label], "batch": index // 32}
+    tables = {
+        "samples": {
+            **key,
+            **labels,
+            "split": ["test"] * count,
+            "source": [f"{label[n]}/{start + n:07d}.png" for n in range(count)],
+            "root": ["/data"] * count,
+            "status": ["ok"] * count,
+            "worker": np.zeros(count, np.int32),
+        },
+        "predictions": {
+            **key,
+            **labels,
+            "predicted": predicted,
+            "predicted_name": names[predicted],
+            "confidence": probabilities.max(1),
+            "correct": predicted == label,
+            "loss": -np.log(probabilities[np.arange(count), label]),
+            "logits": logits,
+            "probabilities": probabilities,
+            "step": index // 32,
+        },
+        "stage_outputs": _stage_outputs(rng, key, count),
+        "payloads": {
+            **key,
+            "stage": np.zeros(count, np.int32),
+            "form": ["preview"] * count,
+            "kind": ["image"] * count,
+            "encoding": ["image/jpeg"] * count,
+            "data": [pictures[n % len(pictures)] for n in range(count)],
+        },
+    }
+    return {name: table_of(name, columns) for name, columns in tables.items()}
+
+
+def _stage_outputs(rng: np.random.Generator, key: dict[str, Any], count: int) -> dict[str, object]:
+    """Return the columns of three stages of each sample."""
     stacked = {name: np.tile(column, 3) if not isinstance(column, list) else column * 3 for name, column in key.items()}
     stage = np.repeat(np.arange(3, dtype=np.int32), count)
-    outputs = {
+    return {
         **stacked,
         "stage": stage,
         "name": np.array(["load", "Resize", "ToTensor"], object)[stage],
@@ -97,43 +135,6 @@ def _block(
         "microseconds": rng.gamma(2.0, 300.0, 3 * count).astype(np.float32),
         "payload": ["preview"] * (3 * count),
     }
-    tables = {
-        "samples": {
-            **key,
-            "split": ["test"] * count,
-            "source": [f"{label[n]}/{start + n:07d}.png" for n in range(count)],
-            "root": ["/data"] * count,
-            "label": label,
-            "label_name": names[label],
-            "status": ["ok"] * count,
-            "worker": np.zeros(count, np.int32),
-            "batch": index // 32,
-        },
-        "predictions": {
-            **key,
-            "label": label,
-            "label_name": names[label],
-            "predicted": predicted,
-            "predicted_name": names[predicted],
-            "confidence": probabilities.max(1),
-            "correct": predicted == label,
-            "loss": -np.log(probabilities[np.arange(count), label]),
-            "logits": logits,
-            "probabilities": probabilities,
-            "batch": index // 32,
-            "step": index // 32,
-        },
-        "stage_outputs": outputs,
-        "payloads": {
-            **key,
-            "stage": np.zeros(count, np.int32),
-            "form": ["preview"] * count,
-            "kind": ["image"] * count,
-            "encoding": ["image/jpeg"] * count,
-            "data": [pictures[n % len(pictures)] for n in range(count)],
-        },
-    }
-    return {name: table_of(name, columns) for name, columns in tables.items()}
 
 
 def measure(place: str) -> list[tuple[str, float, float, float, float]]:

@@ -28,86 +28,97 @@ def watch_calls(
     """Watch the calls that change something below a folder, for the length of the block: `open` to write, write, fsync, link,
     replace, rename, unlink, mkdir, rmdir. With `reads` also `open` to read, listdir and flock, before they happen.
     """
-    real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir", "write")}
-    real_flock = fcntl.flock
+    calls = _WatchedCalls(root, before, after, reads=reads)
+    for name in _TWO_PATHS:
+        setattr(os, name, calls.watch_two_paths(name))
+    for name in _ONE_PATH:
+        setattr(os, name, calls.watch_one_path(name))
+    for name in ("fsync", "open", "listdir", "write"):
+        setattr(os, name, getattr(calls, name))
+    fcntl.flock = calls.flock
+    try:
+        yield
+    finally:
+        for name, call in calls.real.items():
+            setattr(os, name, call)
+        fcntl.flock = calls.real_flock
 
-    def is_below_root(path: Any) -> bool:
-        return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(root)
 
-    def watch_two_paths(name: str) -> Any:
+class _WatchedCalls:
+    """Stand-ins for functions of `os` and `fcntl` that report what they do below a folder."""
+
+    def __init__(self, root: str, before: BeforeCall, after: AfterCall, *, reads: bool) -> None:
+        self._root = root
+        self._before = before
+        self._after = after
+        self._reads = reads
+        self.real = {name: getattr(os, name) for name in (*_TWO_PATHS, *_ONE_PATH, "fsync", "open", "listdir", "write")}
+        self.real_flock = fcntl.flock
+
+    def _is_below_root(self, path: Any) -> bool:
+        return isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith(self._root)
+
+    def watch_two_paths(self, name: str) -> Any:
         def call(source: Any, target: Any, **options: Any) -> Any:
-            if options or not is_below_root(target):
-                return real[name](source, target, **options)
+            if options or not self._is_below_root(target):
+                return self.real[name](source, target, **options)
             paths = os.fspath(source), os.fspath(target)
-            before(name, paths)
-            done = real[name](source, target)
-            after(name, paths, b"")
+            self._before(name, paths)
+            done = self.real[name](source, target)
+            self._after(name, paths, b"")
             return done
 
         return call
 
-    def watch_one_path(name: str) -> Any:
+    def watch_one_path(self, name: str) -> Any:
         def call(path: Any, *more: Any, **options: Any) -> Any:
             # shutil.rmtree names files by their folder's descriptor.
             folder = options.get("dir_fd")
             full = f"{os.readlink(f'/proc/self/fd/{folder}')}/{os.fspath(path)}" if folder is not None else path
-            if not is_below_root(full):
-                return real[name](path, *more, **options)
-            before(name, (os.fspath(full),))
-            done = real[name](path, *more, **options)
-            after(name, (os.fspath(full),), b"")
+            if not self._is_below_root(full):
+                return self.real[name](path, *more, **options)
+            self._before(name, (os.fspath(full),))
+            done = self.real[name](path, *more, **options)
+            self._after(name, (os.fspath(full),), b"")
             return done
 
         return call
 
-    def listdir(path: Any = ".") -> Any:
-        if reads and is_below_root(path):
-            before("listdir", (os.fspath(path),))
-        return real["listdir"](path)
+    def listdir(self, path: Any = ".") -> Any:
+        if self._reads and self._is_below_root(path):
+            self._before("listdir", (os.fspath(path),))
+        return self.real["listdir"](path)
 
-    def flock(descriptor: Any, kind: int) -> None:
+    def flock(self, descriptor: Any, kind: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if reads and is_below_root(path):
-            before("flock", (path,))
-        real_flock(descriptor, kind)
+        if self._reads and self._is_below_root(path):
+            self._before("flock", (path,))
+        self.real_flock(descriptor, kind)
 
-    def fsync(descriptor: int) -> None:
+    def fsync(self, descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if is_below_root(path):
-            before("fsync", (path,))
-        real["fsync"](descriptor)
-        if is_below_root(path):
-            after("fsync", (path,), b"")
+        if self._is_below_root(path):
+            self._before("fsync", (path,))
+        self.real["fsync"](descriptor)
+        if self._is_below_root(path):
+            self._after("fsync", (path,), b"")
 
-    def write(descriptor: int, data: Any) -> int:
+    def write(self, descriptor: int, data: Any) -> int:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if is_below_root(path):
-            before("write", (path,))
-        done: int = real["write"](descriptor, data)
-        if is_below_root(path):
-            after("write", (path,), bytes(data[:done]))
+        if self._is_below_root(path):
+            self._before("write", (path,))
+        done: int = self.real["write"](descriptor, data)
+        if self._is_below_root(path):
+            self._after("write", (path,), bytes(data[:done]))
         return done
 
-    def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
-        creates = is_below_root(path) and flags & os.O_CREAT and not os.path.exists(path)
-        if reads and is_below_root(path) and not flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
-            before("open", (os.fspath(path),))
+    def open(self, path: Any, flags: int, *more: Any, **options: Any) -> int:
+        creates = self._is_below_root(path) and flags & os.O_CREAT and not os.path.exists(path)
+        if self._reads and self._is_below_root(path) and not flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
+            self._before("open", (os.fspath(path),))
         if creates:
-            before("create", (os.fspath(path),))
-        descriptor: int = real["open"](path, flags, *more, **options)
+            self._before("create", (os.fspath(path),))
+        descriptor: int = self.real["open"](path, flags, *more, **options)
         if creates:
-            after("create", (os.fspath(path),), b"")
+            self._after("create", (os.fspath(path),), b"")
         return descriptor
-
-    for name in _TWO_PATHS:
-        setattr(os, name, watch_two_paths(name))
-    for name in _ONE_PATH:
-        setattr(os, name, watch_one_path(name))
-    os.fsync, os.open, os.listdir, os.write = fsync, open_descriptor, listdir, write  # type: ignore[assignment]
-    fcntl.flock = flock
-    try:
-        yield
-    finally:
-        for name, call in real.items():
-            setattr(os, name, call)
-        fcntl.flock = real_flock

@@ -77,85 +77,80 @@ def write_samples(
     }
     for index, sample in enumerate(samples):
         key = visit(run, sample.get("index", index), sample.get("epoch", 0)) | {"visit": sample.get("visit", 0)}
-        failed = sample.get("error")
-        tables["samples"].append(
-            {
-                **key,
-                "split": sample.get("split"),
-                "source": sample.get("source", f"{index}.png"),
-                "root": sample.get("root", "/nowhere"),
-                "source_digest": sample.get("digest", "0" * 64),
-                "label": sample.get("label"),
-                "label_name": sample.get("label_name"),
-                "status": "failed" if failed else "ok",
-                "failed_stage": sample.get("failed_stage", stages[0]) if failed else None,
-                "error": failed,
-                "batch": index // 8 if "step" not in sample else sample["step"],
-            }
-        )
-        if failed:
+        tables["samples"].append(key | _sample_row(index, sample, stages))
+        if sample.get("error"):
             continue
-        kind = "text" if "text" in sample else "image"
         for stage, name in enumerate(stages):
-            tables["stage_outputs"].append(
-                {
-                    **key,
-                    "stage": stage,
-                    "name": name,
-                    "kind": kind,
-                    "dtype": "uint8",
-                    "shape": [16, 16],
-                    "digest": f"{index:016x}{stage:016x}",
-                    "changed": True,
-                    "min": 0.0,
-                    "max": 255.0,
-                    "mean": 100.0,
-                    "std": 9.0,
-                    "microseconds": 100.0,
-                    "payload": "preview",
-                    "params": sample.get("params"),
-                }
-            )
-            encoding, data = (
-                ("text/plain", sample["text"].encode())
-                if kind == "text"
-                else ("image/jpeg", sample.get("preview", jpeg(index)))
-            )
+            tables["stage_outputs"].append(key | _output_row(index, sample, stage, name))
             if sample.get("preview", b"") is not None:
-                tables["payloads"].append(
-                    {
-                        **key,
-                        "stage": stage,
-                        "form": "preview",
-                        "kind": kind,
-                        "encoding": encoding,
-                        "data": data,
-                    }
-                )
+                tables["payloads"].append(key | _payload_row(index, sample, stage))
         if "predicted" in sample:
-            right = sample["predicted"] == sample["label"]
-            tables["predictions"].append(
-                {
-                    **key,
-                    "label": sample["label"],
-                    "label_name": sample.get("label_name"),
-                    "predicted": sample["predicted"],
-                    "predicted_name": sample.get("predicted_name"),
-                    "confidence": sample.get("confidence", 0.8),
-                    "correct": right,
-                    "loss": sample.get("loss", 0.2 if right else 2.0),
-                    "logits": [1.0, 2.0],
-                    "probabilities": sample.get("probabilities", [0.2, 0.8]),
-                    "batch": index // 8 if "step" not in sample else sample["step"],
-                    "step": sample.get("step", index // 8),
-                }
-            )
+            tables["predictions"].append(key | _prediction_row(index, sample))
     described = [
         {"run_id": run, "stage": n, "path": str(n), "name": name, "qualname": name} for n, name in enumerate(stages)
     ]
     if not any(part.table == "stages" for part in writer._manifest.parts):
         writer.append({"stages": rows("stages", described)})
     writer.append({name: rows(name, many) for name, many in tables.items() if many})
+
+
+def _sample_row(index: int, sample: dict[str, Any], stages: tuple[str, ...]) -> dict[str, Any]:
+    failed = sample.get("error")
+    return {
+        "split": sample.get("split"),
+        "source": sample.get("source", f"{index}.png"),
+        "root": sample.get("root", "/nowhere"),
+        "source_digest": sample.get("digest", "0" * 64),
+        "label": sample.get("label"),
+        "label_name": sample.get("label_name"),
+        "status": "failed" if failed else "ok",
+        "failed_stage": sample.get("failed_stage", stages[0]) if failed else None,
+        "error": failed,
+        "batch": sample.get("step", index // 8),
+    }
+
+
+def _output_row(index: int, sample: dict[str, Any], stage: int, name: str) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "name": name,
+        "kind": "text" if "text" in sample else "image",
+        "dtype": "uint8",
+        "shape": [16, 16],
+        "digest": f"{index:016x}{stage:016x}",
+        "changed": True,
+        "min": 0.0,
+        "max": 255.0,
+        "mean": 100.0,
+        "std": 9.0,
+        "microseconds": 100.0,
+        "payload": "preview",
+        "params": sample.get("params"),
+    }
+
+
+def _payload_row(index: int, sample: dict[str, Any], stage: int) -> dict[str, Any]:
+    row = {"stage": stage, "form": "preview"}
+    if "text" in sample:
+        return row | {"kind": "text", "encoding": "text/plain", "data": sample["text"].encode()}
+    return row | {"kind": "image", "encoding": "image/jpeg", "data": sample.get("preview", jpeg(index))}
+
+
+def _prediction_row(index: int, sample: dict[str, Any]) -> dict[str, Any]:
+    right = sample["predicted"] == sample["label"]
+    return {
+        "label": sample["label"],
+        "label_name": sample.get("label_name"),
+        "predicted": sample["predicted"],
+        "predicted_name": sample.get("predicted_name"),
+        "confidence": sample.get("confidence", 0.8),
+        "correct": right,
+        "loss": sample.get("loss", 0.2 if right else 2.0),
+        "logits": [1.0, 2.0],
+        "probabilities": sample.get("probabilities", [0.2, 0.8]),
+        "batch": sample.get("step", index // 8),
+        "step": sample.get("step", index // 8),
+    }
 
 
 def record_training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
@@ -189,24 +184,6 @@ def record_training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
                 }
             )
     write_samples(writer, written)
-    layers = []
-    for step in range(epochs * samples // 10):
-        for layer, scale in (("conv1", 1.0), ("layer4", 0.6), ("fc", 0.3)):
-            layers.append(
-                {
-                    "run_id": writer.run.run_id,
-                    "epoch": step // (samples // 10),
-                    "step": step,
-                    "layer": layer,
-                    "layer_type": "Conv2d",
-                    "direction": "forward",
-                    "port": "output.0",
-                    "mean": scale * np.sin(step / 9),
-                    "std": scale * (1 + step / 40),
-                    "zero_fraction": min(0.9, 0.2 + step / 90),
-                    "nonfinite": 0,
-                }
-            )
     run = writer.run.run_id
     steps = []
     for step in range(epochs * samples // 10):
@@ -219,9 +196,29 @@ def record_training(place: Path, *, samples: int = 60, epochs: int = 6) -> str:
     ]
     writer.append(
         {
-            "activations": rows("activations", layers),
+            "activations": rows("activations", _layer_rows(run, epochs * samples // 10, samples // 10)),
             "steps": rows("steps", steps),
             "findings": rows("findings", found),
         }
     )
     return writer.finish("complete").run_id
+
+
+def _layer_rows(run: str, steps: int, steps_per_epoch: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "run_id": run,
+            "epoch": step // steps_per_epoch,
+            "step": step,
+            "layer": layer,
+            "layer_type": "Conv2d",
+            "direction": "forward",
+            "port": "output.0",
+            "mean": scale * np.sin(step / 9),
+            "std": scale * (1 + step / 40),
+            "zero_fraction": min(0.9, 0.2 + step / 90),
+            "nonfinite": 0,
+        }
+        for step in range(steps)
+        for layer, scale in (("conv1", 1.0), ("layer4", 0.6), ("fc", 0.3))
+    ]

@@ -157,55 +157,59 @@ class CallProfile:
         if self._load is None and is_load_noted():
             self._load = _places(frame, through=True)
         if event == "c_call":
-            if changes_values(function):
-                self._add(frame, name_of_c(function))
-                if not is_load_noted():
-                    self.has_c_change = self.has_c_change or not converts_values(function)
-                    self.is_converted = True
-            elif is_simple_queue(function):
-                self._add(frame, "SimpleQueue.get, which waits for another thread")
-                self.on_wait()
-            elif changes_text(function):
-                calls = self.text_calls if not is_load_noted() else self.later_text_calls
-                calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
-            elif makes_values(function):
-                self._maker, self._later = _places(frame), set()
-                self.text_calls = []
-                # A function in C has no frame: what it calls seems to be called by the user's own code.
-                self.torch.reading = frame
+            self._begin_c_call(frame, function)
         elif event == "return":
             self._return(frame, function)
         elif event == "call" and frame.f_back is not None:
-            code = frame.f_code
-            if not is_library_file(code.co_filename):
-                if is_load_noted():
-                    self._after_load.add(id(frame))
-                elif (
-                    self._stage is None and is_own_file(frame.f_back.f_code.co_filename) and _is_given_data(frame, code)
-                ):
-                    self._stage = frame
-            elif not is_load_noted() and not is_library_file(frame.f_back.f_code.co_filename):
-                picture = picture_changed_by(frame, code)
-                if picture is not None:
-                    self.changed_pictures[id(picture)] = picture
-            is_wait = _is_wait(code)
-            self.has_waited = self.has_waited or is_wait
-            if is_wait:
-                self.on_wait()
-            if is_wait and not is_library_file(frame.f_back.f_code.co_filename):
-                self._add(frame.f_back, f"{code.co_qualname}, which waits for another thread")
-            elif (
-                is_library_file(code.co_filename)
-                and not is_library_file(frame.f_back.f_code.co_filename)
-                and not is_own_file(code.co_filename)
-                and not _is_observed(code)
-                and code.co_name not in NO_CHANGES
-                and _has_name(frame, code)
-                and _is_called_by_name(frame.f_back, frame, code)
-                and _is_given_data(frame, code)
-            ):
-                self._add(frame.f_back, _name_of_code(frame, code))
-                self.worked.begin(frame, code)
+            self._begin_call(frame, frame.f_back)
+
+    def _begin_c_call(self, frame: FrameType, function: Any) -> None:
+        if changes_values(function):
+            self._add(frame, name_of_c(function))
+            if not is_load_noted():
+                self.has_c_change = self.has_c_change or not converts_values(function)
+                self.is_converted = True
+        elif is_simple_queue(function):
+            self._add(frame, "SimpleQueue.get, which waits for another thread")
+            self.on_wait()
+        elif changes_text(function):
+            calls = self.text_calls if not is_load_noted() else self.later_text_calls
+            calls.append((frame.f_code, f"{name_of_c(function)} (line {frame.f_lineno})"))
+        elif makes_values(function):
+            self._maker, self._later = _places(frame), set()
+            self.text_calls = []
+            # A function in C has no frame: what it calls seems to be called by the user's own code.
+            self.torch.reading = frame
+
+    def _begin_call(self, frame: FrameType, caller: FrameType) -> None:
+        code = frame.f_code
+        if not is_library_file(code.co_filename):
+            if is_load_noted():
+                self._after_load.add(id(frame))
+            elif self._stage is None and is_own_file(caller.f_code.co_filename) and _is_given_data(frame, code):
+                self._stage = frame
+        elif not is_load_noted() and not is_library_file(caller.f_code.co_filename):
+            picture = picture_changed_by(frame, code)
+            if picture is not None:
+                self.changed_pictures[id(picture)] = picture
+        is_wait = _is_wait(code)
+        self.has_waited = self.has_waited or is_wait
+        if is_wait:
+            self.on_wait()
+        if is_wait and not is_library_file(caller.f_code.co_filename):
+            self._add(caller, f"{code.co_qualname}, which waits for another thread")
+        elif (
+            is_library_file(code.co_filename)
+            and not is_library_file(caller.f_code.co_filename)
+            and not is_own_file(code.co_filename)
+            and not _is_observed(code)
+            and code.co_name not in NO_CHANGES
+            and _has_name(frame, code)
+            and _is_called_by_name(caller, frame, code)
+            and _is_given_data(frame, code)
+        ):
+            self._add(caller, _name_of_code(frame, code))
+            self.worked.begin(frame, code)
 
     def _return(self, frame: FrameType, value: Any) -> None:
         code = frame.f_code
