@@ -15,8 +15,8 @@ static void fill_crc_tables(void) {
             crc_tables[t][n] = crc_tables[0][crc_tables[t - 1][n] & 255] ^ (crc_tables[t - 1][n] >> 8);
 }
 
-static uint32_t crc_of(const uint8_t *p, size_t n) {
-    uint32_t c = 0xFFFFFFFFu;
+/* Continue a CRC-32 whose bits are not inverted yet. */
+static uint32_t crc_plain(const uint8_t *p, size_t n, uint32_t c) {
     for (; n >= 8; n -= 8, p += 8) {
         uint64_t w = word_at(p) ^ c;
         c = crc_tables[7][w & 255] ^ crc_tables[6][(w >> 8) & 255] ^ crc_tables[5][(w >> 16) & 255] ^
@@ -24,8 +24,65 @@ static uint32_t crc_of(const uint8_t *p, size_t n) {
             crc_tables[1][(w >> 48) & 255] ^ crc_tables[0][w >> 56];
     }
     while (n--) c = crc_tables[0][(c ^ *p++) & 255] ^ (c >> 8);
-    return ~c;
+    return c;
 }
+
+#if HAVE_AVX2
+#define CARRYLESS __attribute__((target("avx2,pclmul")))
+
+/* What a sum of 16 bytes is worth further on: `by` holds the remainders of the two powers of x that its halves move by. */
+CARRYLESS static inline __m128i moved_on(__m128i sum, __m128i by) {
+    return _mm_xor_si128(_mm_clmulepi64_si128(sum, by, 0x00), _mm_clmulepi64_si128(sum, by, 0x11));
+}
+
+/* The same, 64 bytes at a time: products without carries add up what lies 64 bytes, then 16 bytes apart, and the tables do the rest. */
+CARRYLESS static uint32_t crc_avx2(const uint8_t *p, size_t n, uint32_t c) {
+    const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4), by_16 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+    __m128i sums[4];
+    uint8_t last[16];
+    if (n < 128) return crc_plain(p, n, c);
+    for (int k = 0; k < 4; k++) sums[k] = _mm_loadu_si128((const __m128i *)(p + 16 * k));
+    sums[0] = _mm_xor_si128(sums[0], _mm_cvtsi32_si128((int)c));
+    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64)
+        for (int k = 0; k < 4; k++)
+            sums[k] = _mm_xor_si128(moved_on(sums[k], by_64), _mm_loadu_si128((const __m128i *)(p + 16 * k)));
+    for (int k = 0; k < 3; k++) sums[k + 1] = _mm_xor_si128(sums[k + 1], moved_on(sums[k], by_16));
+    _mm_storeu_si128((__m128i *)last, sums[3]);
+    return crc_plain(p, n, crc_plain(last, 16, 0));
+}
+#endif
+
+#define ADLER_MOST 5552 /* bytes whose sums fit in 32 bits */
+
+/* Adler-32. */
+BODY uint32_t adler(const uint8_t *p, size_t n) {
+    uint64_t a = 1, b = 0;
+    while (n) {
+        uint32_t some = n < ADLER_MOST ? (uint32_t)n : ADLER_MOST, sum = 0, weighted = 0;
+        for (uint32_t i = 0; i < some; i++) {
+            sum += p[i];
+            weighted += (some - i) * p[i];
+        }
+        b = (b + some * a + weighted) % 65521;
+        a = (a + sum) % 65521;
+        p += some, n -= some;
+    }
+    return (uint32_t)(b << 16 | a);
+}
+
+/* Three planes of bytes as pixels of three. */
+BODY void interleave(const uint8_t *restrict planes, size_t n, uint8_t *restrict out) {
+    for (size_t i = 0; i < n; i++) {
+        out[3 * i] = planes[i];
+        out[3 * i + 1] = planes[n + i];
+        out[3 * i + 2] = planes[2 * n + i];
+    }
+}
+
+/* How the two checksums of a PNG are computed. */
+typedef struct {
+    uint32_t (*crc)(const uint8_t *, size_t, uint32_t), (*adler)(const uint8_t *, size_t);
+} Checksums;
 
 static uint8_t *put_number(uint8_t *to, uint32_t v) {
     for (int shift = 24; shift >= 0; shift -= 8) *to++ = (uint8_t)(v >> shift);
@@ -33,16 +90,16 @@ static uint8_t *put_number(uint8_t *to, uint32_t v) {
 }
 
 /* The chunk's data lie at `to` + 8 already; the place behind the chunk. */
-static uint8_t *end_chunk(uint8_t *to, const char *name, size_t size) {
+static uint8_t *end_chunk(uint8_t *to, const char *name, size_t size, Checksums with) {
     put_number(to, (uint32_t)size);
     memcpy(to + 4, name, 4);
-    return put_number(to + 8 + size, crc_of(to + 4, size + 4));
+    return put_number(to + 8 + size, ~with.crc(to + 4, size + 4, 0xFFFFFFFFu));
 }
 
 #define PNG_FRAME (8 + 25 + 12 + 11 + 12) /* all but the lines */
 
 /* Eight bits a band, uncompressed: one stored block, so that the lines have at most 65,535 bytes. */
-static size_t write_png(const uint8_t *pixels, size_t height, size_t width, size_t bands, uint8_t *out) {
+static size_t write_png(const uint8_t *pixels, size_t height, size_t width, size_t bands, Checksums with, uint8_t *out) {
     static const uint8_t begin[8] = {0x89, 'P', 'N', 'G', 13, 10, 26, 10};
     size_t line = width * bands, size = height * (line + 1);
     uint8_t *at = out, *data;
@@ -50,7 +107,7 @@ static size_t write_png(const uint8_t *pixels, size_t height, size_t width, size
     at += 8;
     put_number(put_number(at + 8, (uint32_t)width), (uint32_t)height);
     memcpy(at + 16, (const uint8_t[5]){8, bands == 1 ? 0 : 2, 0, 0, 0}, 5);
-    at = end_chunk(at, "IHDR", 13);
+    at = end_chunk(at, "IHDR", 13, with);
     data = at + 8;
     memcpy(data, (const uint8_t[3]){0x78, 0x01, 0x01}, 3);
     data[3] = (uint8_t)size, data[4] = (uint8_t)(size >> 8);
@@ -60,17 +117,9 @@ static size_t write_png(const uint8_t *pixels, size_t height, size_t width, size
         *data++ = 0; /* the line's filter: none */
         memcpy(data, pixels + y * line, line);
     }
-    uint32_t a = 1, b = 0;
-    const uint8_t *p = data - size;
-    for (size_t left = size; left;) { /* Adler-32; 5,552 sums fit before a division */
-        size_t some = left < 5552 ? left : 5552;
-        left -= some;
-        while (some--) a += *p++, b += a;
-        a %= 65521, b %= 65521;
-    }
-    put_number(data, b << 16 | a);
-    at = end_chunk(at, "IDAT", size + 11);
-    return (size_t)(end_chunk(at, "IEND", 0) - out);
+    put_number(data, with.adler(data - size, size));
+    at = end_chunk(at, "IDAT", size + 11, with);
+    return (size_t)(end_chunk(at, "IEND", 0, with) - out);
 }
 
 /* ---- as few bits as needed --------------------------------------------------------------------------------- */
@@ -223,23 +272,26 @@ BMI2 static void rgb_unbits_avx2(const uint8_t *n, const uint8_t *s, size_t h, s
 /* ---- functions of a picture -------------------------------------------------------------------------------- */
 
 /* Whether each float of a plane follows from one byte of the pixel in its place; `table` has what each byte stands for, as
- * bits, and EMPTY where it does not occur. */
+ * bits, and EMPTY where it does not occur. Without a branch: of a small picture, each byte is as likely new as known. */
 static int table_of_plain(const uint8_t *src, const uint8_t *plane, size_t n, int band, uint32_t *table) {
+    uint32_t wrong = 0;
     for (size_t i = 0; i < n; i++) {
-        uint32_t bits, *entry = table + src[4 * i + band];
+        uint32_t bits, *entry = table + src[4 * i + band], known = *entry;
         memcpy(&bits, plane + 4 * i, 4);
-        if (*entry == bits && bits != EMPTY) continue;
-        if (*entry != EMPTY || bits == EMPTY) return 0;
+        wrong |= (bits == EMPTY) | ((known != EMPTY) & (known != bits));
         *entry = bits;
     }
-    return 1;
+    return !wrong;
 }
 
 #if HAVE_AVX2
+#define TABLE_BEGINS 1024 /* pixels after which most bytes are known */
+
 AVX2 static int table_of_avx2(const uint8_t *src, const uint8_t *plane, size_t n, int band, uint32_t *table) {
     const __m256i byte = _mm256_set1_epi32(255);
     const __m128i shift = _mm_cvtsi32_si128(8 * band);
-    size_t i = 0;
+    size_t i = n < TABLE_BEGINS ? n : TABLE_BEGINS;
+    if (!table_of_plain(src, plane, i, band, table)) return 0;
     for (; i + 8 <= n; i += 8) {
         __m256i pixels = _mm256_loadu_si256((const __m256i *)(src + 4 * i));
         __m256i places = _mm256_and_si256(_mm256_srl_epi32(pixels, shift), byte);

@@ -47,6 +47,8 @@ TWICE(int, scale_to_bytes, (const float *m, size_t n, uint8_t *o), (m, n, o))
 TWICE(int, palette_levels, (const uint8_t *s, size_t n, uint8_t *o, Palette *p), (s, n, o, p))
 TWICE(void, rgb_rows, (const uint8_t *s, size_t h, size_t w, Packing p, uint8_t *l, uint8_t *o), (s, h, w, p, l, o))
 
+TWICE(void, interleave, (const uint8_t *p, size_t n, uint8_t *o), (p, n, o))
+TWICE(uint32_t, adler, (const uint8_t *p, size_t n), (p, n))
 TWICE(int, is_unit, (const uint8_t *s, const uint8_t *p, size_t n), (s, p, n))
 TWICE(int, same_pixels, (const uint8_t *a, const uint8_t *b, size_t n), (a, b, n))
 TWICE(void, pad_pixels, (const uint8_t *s, size_t n, uint8_t *o), (s, n, o))
@@ -598,7 +600,7 @@ static PyObject *py_rgb_rows(PyObject *self, PyObject *args) {
 static PyObject *png_of(uint8_t *pixels, size_t height, size_t width, size_t bands) {
     size_t size = height * (width * bands + 1);
     PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(size + PNG_FRAME));
-    if (made) write_png(pixels, height, width, bands, (uint8_t *)PyBytes_AsString(made));
+    if (made) write_png(pixels, height, width, bands, (Checksums){PICK(crc), PICK(adler)}, (uint8_t *)PyBytes_AsString(made));
     PyMem_Free(pixels);
     return made;
 }
@@ -644,8 +646,7 @@ static PyObject *py_tiny_tensor(PyObject *self, PyObject *args) {
     }
     PyMem_Free(floats);
     if (good && !interleaved && bands > 1 && (planes = PyMem_Malloc(m.count))) {
-        for (size_t b = 0; b < bands; b++)
-            for (size_t i = 0; i < area; i++) planes[i * bands + b] = pixels[b * area + i];
+        PICK(interleave)(pixels, area, planes); /* one band needs nothing, and four went away above */
         PyMem_Free(pixels);
         pixels = planes;
     }
@@ -744,41 +745,63 @@ static PyObject *py_unbits(PyObject *self, PyObject *args) {
     return made;
 }
 
-/* tables(source, height, width, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them;
- * nothing where each float is its byte, divided by 255. */
+/* Whether a picture has this digest. */
+static int has_digest(const Source *s, Py_ssize_t height, Py_ssize_t width, const char *digest) {
+    Hash h;
+    Py_ssize_t sides[3] = {height, width, 3};
+    char header[HEADER_MOST], hex[32];
+    size_t head = write_header(header, "image", "RGB", sides, 3), pixels = (size_t)s->size / 4;
+    if (!head || head + (size_t)s->size < DIGEST_LEAST || strlen(digest) != sizeof hex) return 0;
+    hash_begin(&h, PICK_WIDEST(stripes), header, head, (size_t)s->size);
+    for (size_t at = 0; at < pixels; at += PIECE / 4) {
+        uint8_t padded[PIECE];
+        size_t some = upto(pixels, at, PIECE / 4);
+        PICK(pad_pixels)(s->data + 4 * at, some, padded);
+        hash_feed(&h, padded, 4 * some);
+    }
+    hash_finish(&h, hex);
+    return memcmp(hex, digest, sizeof hex) == 0;
+}
+
+/* tables(source, height, width, digest, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them,
+ * or the picture has another digest; nothing where each float is its byte, divided by 255. */
 static PyObject *py_tables(PyObject *self, PyObject *args) {
     PyObject *from, *value, *known;
     Source s;
     Py_ssize_t height, width;
+    const char *digest;
     TensorMemory m;
     uint32_t tables[3 * 256];
     int good = 1;
-    if (!PyArg_ParseTuple(args, "OnnOO:tables", &from, &height, &width, &value, &known)) return NULL;
+    if (!PyArg_ParseTuple(args, "OnnsOO:tables", &from, &height, &width, &digest, &value, &known)) return NULL;
     if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
     Py_DECREF(m.shape);
     if (m.width != 4 || m.axes != 3 || m.sides[0] != 3 || m.sides[1] != height || m.sides[2] != width) Py_RETURN_NONE;
     if (borrow(from, &s) < 0) return NULL;
     size_t n = m.count / 3;
-    if ((size_t)s.size != 4 * n) return let_go(&s), new_ref(Py_None);
+    if (!is_rgb(&s, height, width)) return let_go(&s), new_ref(Py_None);
     int unit;
     memset(tables, 255, sizeof tables);
     Py_BEGIN_ALLOW_THREADS
     unit = PICK(is_unit)(s.data, m.data, n);
     for (int band = 0; !unit && good && band < 3; band++)
         good = PICK(table_of)(s.data, m.data + 4 * n * (size_t)band, n, band, tables + 256 * band);
+    good = good && has_digest(&s, height, width, digest);
     Py_END_ALLOW_THREADS
     let_go(&s);
     if (!good) Py_RETURN_NONE;
     return PyBytes_FromStringAndSize((const char *)tables, unit ? 0 : sizeof tables);
 }
 
-/* holds(whole, height, width, part, its height, its width, left, top) -> whether that part of a picture has these pixels. */
+/* holds(whole, height, width, digest, part, its height, its width, left, top) -> whether that part of a picture of this digest
+ * has these pixels. */
 static PyObject *py_holds(PyObject *self, PyObject *args) {
     PyObject *from, *other;
     Source whole, part;
     Py_ssize_t height, width, tall, wide, left, top;
+    const char *digest;
     int same = 0;
-    if (!PyArg_ParseTuple(args, "OnnOnnnn:holds", &from, &height, &width, &other, &tall, &wide, &left, &top)) return NULL;
+    if (!PyArg_ParseTuple(args, "OnnsOnnnn:holds", &from, &height, &width, &digest, &other, &tall, &wide, &left, &top)) return NULL;
     if (borrow(from, &whole) < 0) return NULL;
     if (borrow(other, &part) < 0) return let_go(&whole), NULL;
     if (is_rgb(&whole, height, width) && is_rgb(&part, tall, wide) && left >= 0 && top >= 0 && left <= width - wide &&
@@ -787,6 +810,7 @@ static PyObject *py_holds(PyObject *self, PyObject *args) {
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t y = 0; same && y < tall; y++)
             same = PICK(same_pixels)(whole.data + 4 * ((top + y) * width + left), part.data + 4 * y * wide, (size_t)wide);
+        same = same && has_digest(&whole, height, width, digest);
         Py_END_ALLOW_THREADS
     }
     let_go(&part);
@@ -794,35 +818,12 @@ static PyObject *py_holds(PyObject *self, PyObject *args) {
     return PyBool_FromLong(same);
 }
 
-/* rgb_digest(source, height, width) -> the digest of an RGB picture alone; None where it needs another way. */
-static PyObject *py_rgb_digest(PyObject *self, PyObject *args) {
-    PyObject *from;
-    Source s;
-    Hash h;
-    Py_ssize_t sides[3] = {0, 0, 3};
-    char header[HEADER_MOST], hex[32];
-    if (!PyArg_ParseTuple(args, "Onn:rgb_digest", &from, &sides[0], &sides[1]) || borrow(from, &s) < 0) return NULL;
-    size_t head = write_header(header, "image", "RGB", sides, 3);
-    if (!head || s.size < DIGEST_LEAST || !is_rgb(&s, sides[0], sides[1])) return let_go(&s), new_ref(Py_None);
-    hash_begin(&h, PICK_WIDEST(stripes), header, head, (size_t)s.size);
-    Py_BEGIN_ALLOW_THREADS
-    uint8_t padded[PIECE];
-    size_t pixels = (size_t)s.size / 4;
-    for (size_t at = 0; at < pixels; at += PIECE / 4) {
-        size_t some = upto(pixels, at, PIECE / 4);
-        PICK(pad_pixels)(s.data + 4 * at, some, padded);
-        hash_feed(&h, padded, 4 * some);
-    }
-    hash_finish(&h, hex);
-    Py_END_ALLOW_THREADS
-    let_go(&s);
-    return PyUnicode_FromStringAndSize(hex, 32);
-}
-
 /* The widest loops that this processor has. AVX-512 only where it comes with VBMI: earlier processors slow down for it. */
 static int widest_loops(void) {
 #if HAVE_AVX2
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2")) return 0;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") ||
+        !__builtin_cpu_supports("pclmul"))
+        return 0;
     int has_512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi");
     return has_512 ? 2 : 1;
@@ -864,7 +865,6 @@ static PyMethodDef methods[] = {
     {"unbits", py_unbits, METH_VARARGS, "The RGB picture that `bits` packed."},
     {"tables", py_tables, METH_VARARGS, "What each byte of a picture stands for in a float tensor; else None."},
     {"holds", py_holds, METH_VARARGS, "Whether a part of a picture has these pixels."},
-    {"rgb_digest", py_rgb_digest, METH_VARARGS, "The digest of an RGB picture; else None."},
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},
     {"same_items", py_same_items, METH_VARARGS, "Whether containers hold objects in their places, and have their lengths."},
     {"same_state", py_same_state, METH_VARARGS, "Whether memory, and objects in their places, are what they were."},

@@ -65,19 +65,27 @@ def bits(source: Any, height: int, width: int, head: bytes, scratch: Any, /) -> 
 def unbits(source: Any, height: int, width: int, /) -> bytes | None:
     """The bytes of the RGB picture that `bits` packed, three a pixel; None where the source has not the length that its widths say."""
 
-def tables(source: Any, height: int, width: int, value: Any, known: tuple[Any, ...], /) -> bytes | None:
+def tables(
+    source: Any, height: int, width: int, digest: str, value: Any, known: tuple[Any, ...], /
+) -> bytes | None:
     """Three tables of 256 float32 that make a tensor (3, height, width) of the picture's bytes; None where none do.
 
-    No bytes where each float is its byte, divided by 255.
+    None also where the picture has another digest. No bytes where each float is its byte, divided by 255.
     """
 
 def holds(
-    whole: Any, height: int, width: int, part: Any, part_height: int, part_width: int, left: int, top: int, /
+    whole: Any,
+    height: int,
+    width: int,
+    digest: str,
+    part: Any,
+    part_height: int,
+    part_width: int,
+    left: int,
+    top: int,
+    /,
 ) -> bool:
-    """Whether the part of an RGB picture at this place has the pixels of another one."""
-
-def rgb_digest(source: Any, height: int, width: int, /) -> str | None:
-    """The digest of an RGB picture with four bytes a pixel; None where the loops cannot give it."""
+    """Whether the part of an RGB picture of this digest, at this place, has the pixels of another one."""
 
 def copy_memory(places: bytes, content: Any, /) -> None:
     """Copy the memory at (address, size) pairs to `content`."""

@@ -14,7 +14,6 @@ import numpy as np
 from audit.values import native as loops
 from audit.values import tensor
 from audit.values.base import EncodedValue, damage_error, pack, unpack
-from audit.values.image import ImageKind
 from audit.values.pixels import raw_rgb
 
 ENCODING = "derived"
@@ -30,18 +29,13 @@ def derive(picture: Any, digest: str, value: Any) -> EncodedValue | None:
         return None
     size, pixels = picture.size, raw_rgb(picture)
     if type(value) is type(picture) and getattr(value, "mode", None) == "RGB":
-        found = _crop(pixels, size, digest, value)
-    else:
-        found = _table(pixels, size, digest, value)
-    if found is None:
-        return None
-    now = loops.native.rgb_digest(pixels, size[1], size[0]) or ImageKind().fingerprint(picture)[0]
-    return found if now == digest else None
+        return _crop(pixels, size, digest, value)
+    return _table(pixels, size, digest, value)
 
 
 def _table(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> EncodedValue | None:
     assert loops.native is not None
-    found = loops.native.tables(pixels, size[1], size[0], value, tensor.torch_names())
+    found = loops.native.tables(pixels, size[1], size[0], digest, value, tensor.torch_names())
     if found is None:
         return None
     return EncodedValue(ENCODING, _table_head(size, digest, is_unit=not found) + found)
@@ -56,7 +50,8 @@ def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encode
     # As torchvision finds the middle.
     left, top = round((whole_width - width) / 2.0), round((whole_height - height) / 2.0)
     assert loops.native is not None
-    if not loops.native.holds(pixels, whole_height, whole_width, raw_rgb(value), height, width, left, top):
+    part = raw_rgb(value)
+    if not loops.native.holds(pixels, whole_height, whole_width, digest, part, height, width, left, top):
         return None
     return EncodedValue(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
 
