@@ -44,6 +44,15 @@ def _turn(image: Image.Image, number: int) -> Image.Image:
     return image.transpose(turns[number % 3])
 
 
+def _covered(image: Image.Image, number: int) -> Image.Image:
+    """Return the picture with a black square somewhere on a tenth of it."""
+    side = round(0.32 * image.width)
+    left, top = (number * step % (image.width - side + 1) for step in (7, 11))
+    covered = image.copy()
+    covered.paste(0 if image.mode == "L" else (0, 0, 0), (left, top, left + side, top + side))
+    return covered
+
+
 #: What is done to a picture that is copied; the number is that of the copy.
 CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
     "JPEG, quality 60": lambda image, _: _jpeg(image),
@@ -55,6 +64,8 @@ CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
     "contrast 1.4": lambda image, _: ImageEnhance.Contrast(image).enhance(1.4),
     "mirrored": lambda image, _: ImageOps.mirror(image),
     "turned": lambda image, number: _turn(image, number),
+    "turned by 5 degrees": lambda image, number: image.rotate(5 - number % 2 * 10, Image.Resampling.BICUBIC),
+    "a tenth covered": lambda image, number: _covered(image, number),
     "turned, and JPEG, quality 90": lambda image, number: _jpeg(_turn(image, number), 90),
 }
 

@@ -346,6 +346,12 @@ def leak_copies(change: Callable[[Image.Image], Image.Image] | None, *, pictures
     return make
 
 
+def _covered(image: Image.Image) -> Image.Image:
+    covered = image.copy()
+    covered.paste(0 if image.mode == "L" else (0, 0, 0), (6, 10, 16, 20))
+    return covered
+
+
 for kind in ("digits", "photographs"):
     case(f"leakage: clean, {kind}")(leak_copies(None, pictures=kind))
     case(f"leakage: cropped, darker and mirrored {kind}", "leakage")(
@@ -358,6 +364,10 @@ for kind in ("digits", "photographs"):
             pictures=kind,
         )
     )
+    case(f"leakage: {kind} turned by 5 degrees", "leakage")(
+        leak_copies(lambda image: image.rotate(5, Image.Resampling.BICUBIC), pictures=kind)
+    )
+    case(f"leakage: {kind} with a black square", "leakage")(leak_copies(_covered, pictures=kind))
 
 
 # -- 4. shortcuts ---------------------------------------------------------------------------------------

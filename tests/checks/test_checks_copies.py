@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,40 @@ def test_turned_copies_of_photographs_are_found(photographs: list[Image.Image], 
     assert len(found) == len(right)
 
 
+def test_copies_turned_by_a_few_degrees_are_found(photographs: list[Image.Image]) -> None:
+    """Their corners are black, so that the whole pictures are not alike."""
+    degrees = [(3, -5, 8)[place % 3] for place in range(len(photographs))]
+    turned = [tile.rotate(by, Image.Resampling.BICUBIC) for tile, by in zip(photographs, degrees, strict=True)]
+    found = find_lookalikes(np.stack([thumbnail(tile) for tile in [*photographs, *turned]]))
+    count = len(photographs)
+    right = [pair for pair in found if pair.second - pair.first == count]
+    assert len(right) >= 0.85 * count
+    assert len(found) == len(right)
+    tilted = {pair.first: abs(pair.tilted) for pair in right if pair.tilted}
+    assert len(tilted) >= 0.75 * count
+    assert np.median([abs(by - abs(degrees[place])) for place, by in tilted.items()]) < 0.5
+
+
+def test_copies_that_are_covered_in_part_are_found(photographs: list[Image.Image]) -> None:
+    covered = [tile.copy() for tile in photographs]
+    for place, tile in enumerate(covered):
+        left, top = 11 * place % 44, 7 * place % 44
+        tile.paste((0, 0, 0), (left, top, left + 20, top + 20))
+    found = find_lookalikes(np.stack([thumbnail(tile) for tile in [*photographs, *covered]]))
+    count = len(photographs)
+    right = [pair for pair in found if pair.second - pair.first == count]
+    assert len(right) >= 0.9 * count
+    assert len(found) == len(right)
+    assert sum(pair.equal_parts is not None for pair in right) > 0.5 * count
+
+
+def test_what_many_pictures_have_in_common_makes_no_copies(photographs: list[Image.Image]) -> None:
+    """A form, or the background of a camera that does not move, is not a covered copy."""
+    tiles = np.stack([np.asarray(tile) for tile in photographs[:40]])
+    tiles[:, :40] = tiles[0, :40]
+    assert find_lookalikes(np.stack([thumbnail(Image.fromarray(tile)) for tile in tiles])) == []
+
+
 def test_different_pictures_are_no_copies(photographs: list[Image.Image]) -> None:
     assert find_lookalikes(np.stack([thumbnail(tile) for tile in photographs])) == []
     assert find_lookalikes(np.stack([thumbnail(picture(seed)) for seed in range(300)])) == []
@@ -137,7 +172,7 @@ def _split(folder: Path, name: str, seeds: range) -> None:
 
 @pytest.fixture(scope="module")
 def leaked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two splits in one run, and a run of each: one picture of `test` is a brighter, one a mirrored one of `train`."""
+    """Two splits in one run, and a run of each: pictures of `test` are a brighter, a mirrored, a turned and a covered one of `train`."""
     from audit.api import run
 
     folder = tmp_path_factory.mktemp("leaked")
@@ -145,6 +180,10 @@ def leaked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _split(folder, "test", range(100, 112))
     CHANGES["brighter"](picture(3, (96, 80))).save(folder / "test/brighter.png")
     CHANGES["mirrored"](picture(4, (96, 80))).save(folder / "test/mirrored.png")
+    picture(6, (96, 80)).rotate(5, Image.Resampling.BICUBIC).save(folder / "test/turned.png")
+    covered = picture(7, (96, 80))
+    covered.paste((0, 0, 0), (30, 20, 60, 50))
+    covered.save(folder / "test/covered.png")
     CHANGES["cropped"](picture(5, (96, 80))).save(folder / "train/cropped.png")
     lines = [f"{file.relative_to(folder)},{file.parent.name}" for file in sorted(folder.rglob("*.png"))]
     (folder / "all.csv").write_text("path,split\n" + "\n".join(lines) + "\n")
@@ -162,9 +201,16 @@ def test_copies_in_two_splits_are_leakage_and_named_with_their_splits(leaked: Pa
     with open_store(leaked) as store:
         report = store.check("all", only=["leakage", "near_duplicates"])
     outcome = report.outcome("leakage")
-    assert {finding.source for finding in outcome.findings} == {"test/brighter.png", "test/mirrored.png"}
+    copied = {"test/brighter.png", "test/mirrored.png", "test/turned.png", "test/covered.png"}
+    assert {finding.source for finding in outcome.findings} == copied
     assert all("split test" in finding.message and "split train" in finding.message for finding in outcome.findings)
     assert any("mirrored copy of train/004.png" in finding.message for finding in outcome.findings)
+    said = "test/turned.png (index {}, split test) is a copy, turned by about 5 degrees, of train/006.png"
+    assert any(finding.message.startswith(said.format(finding.index)) for finding in outcome.findings)
+    (covered,) = [finding.message for finding in outcome.findings if finding.source == "test/covered.png"]
+    assert re.search(
+        r"has the same pixels in \d+ of \d+ parts, and something else in the others, as train/007.png", covered
+    )
     assert outcome.severity == "warning"
     check_outcome(leaked, outcome)
     assert [finding.source for finding in report.outcome("near_duplicates").findings] == ["train/cropped.png"]
@@ -172,5 +218,10 @@ def test_copies_in_two_splits_are_leakage_and_named_with_their_splits(leaked: Pa
 
 def test_copies_of_another_run_are_leakage(leaked: Path) -> None:
     outcome = outcome_of(leaked, "leakage", {"other": "train"})
-    assert {finding.source for finding in outcome.findings} == {"brighter.png", "mirrored.png"}
+    assert {finding.source for finding in outcome.findings} == {
+        "brighter.png",
+        "mirrored.png",
+        "turned.png",
+        "covered.png",
+    }
     check_outcome(leaked, outcome)

@@ -12,15 +12,16 @@ from audit.checks.shared.copies import copies
 class NearDuplicates(Check):
     """Compare small grey pictures, aligned with each other. Pictures without detail are skipped."""
 
-    description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored, turned."
+    description = "Pictures that are copies of another of their split: resized, recompressed, brightened, cropped a little, mirrored, turned, covered in part."
     question = "Is a picture a copy of another?"
     statistic = (
         "the share of a 16×16 grey picture that the other, moved, blurred or with other levels, leaves unexplained; "
-        "the limit follows from the number of pairs just beyond it"
+        "the limit follows from the number of pairs just beyond it; of pictures that are turned by a few degrees, the same "
+        "within a circle; of pictures that are covered in part, the number of parts with equal pixels"
     )
     assumes = (
         "changes are global: size, encoding, brightness, contrast, a crop of a few percent, a mirror, a turn by 90, "
-        "180 or 270 degrees"
+        "180 or 270 degrees or by less than 10; where a part is covered, the rest has the same pixels"
     )
     severity = "warning"
     needs = ("pictures",)

@@ -21,10 +21,17 @@ class Copy:
     similarity: float
     mirrored: bool
     turned: int
+    equal_parts: tuple[int, int] | None = None
+    tilted: float = 0.0
 
     @property
     def description(self) -> str:
         """Return how they are alike, for messages."""
+        if self.equal_parts is not None:
+            equal, parts = self.equal_parts
+            return f"has the same pixels in {equal} of {parts} parts, and something else in the others, as"
+        if self.tilted:
+            return f"is a copy, turned by about {abs(self.tilted):.0f} degrees, of"
         if self.turned:
             return f"is a copy, turned by {self.turned} degrees, of"
         return "is a mirrored copy of" if self.mirrored else "looks the same as"
@@ -58,4 +65,5 @@ def copies_of(context: Context, other: Context, most: int) -> list[Copy]:
 
 
 def _copy(first: list[Picture], second: list[Picture], pair: Lookalike) -> Copy:
-    return Copy(second[pair.second], first[pair.first], pair.similarity, pair.mirrored, pair.turned)
+    picture, original = second[pair.second], first[pair.first]
+    return Copy(picture, original, pair.similarity, pair.mirrored, pair.turned, pair.equal_parts, pair.tilted)

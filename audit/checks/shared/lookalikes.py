@@ -1,8 +1,10 @@
-"""Find pictures that are copies of each other: re-encoded, resized, brightened, cropped a little, mirrored or turned.
+"""Find pictures that are copies of each other: re-encoded, resized, brightened, cropped a little, mirrored, turned or covered.
 
 Two small grey pictures are copies if one, shifted, scaled by a few percent, blurred and changed in its levels, explains
 the other almost completely. Candidates come from all pairs of thumbnails (lookalike_search.py), or from perceptual
-hashes where there are too many pictures for that. They are aligned exactly (picture_alignment.py).
+hashes where there are too many pictures for that. They are aligned exactly (picture_alignment.py). Copies of which a part
+was covered are found by what is left of them (covered_search.py), and those that were turned by a few degrees by their middle
+(tilted_search.py).
 
 How much must be explained depends on the dataset: two different handwritten ones are more alike than two photographs.
 The limit is such that, by the number of pairs just below it, less than one false pair is expected.
@@ -10,14 +12,17 @@ The limit is such that, by the number of pairs just below it, less than one fals
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from audit.checks.shared.covered_search import covered_pairs
 from audit.checks.shared.hashes import Array, near_pairs
 from audit.checks.shared.lookalike_search import candidate_pairs
 from audit.checks.shared.picture_alignment import COMPARED, SIDE, measure_unexplained
+from audit.checks.shared.tilted_search import tilted_pairs
 from audit.checks.shared.turned_search import turned_pairs
 
 #: Up to this many pictures all pairs are compared.
@@ -44,6 +49,10 @@ class Lookalike:
     mirrored: bool
     #: By how many degrees the second is turned to the left.
     turned: int = 0
+    #: If a part was covered or replaced: how many parts with detail are equal, and how many there are.
+    equal_parts: tuple[int, int] | None = None
+    #: By how many degrees one is turned against the other, if it is a few.
+    tilted: float = 0.0
 
 
 def thumbnail(image: Any) -> Array:
@@ -82,7 +91,24 @@ def find_lookalikes(
         for (first, other), rest in zip(pairs.tolist(), left.tolist(), strict=True):
             if rest <= limit * min(shown[first], shown[other]) and (first, other) not in best:
                 best[first, other] = Lookalike(first, other, 1 - rest, False, 90 * quarters)
+    for pair in covered_pairs(thumbnails, sides):
+        parts = (pair.equal, pair.parts)
+        found_parts = Lookalike(pair.first, pair.second, pair.equal / pair.parts, False, equal_parts=parts)
+        best.setdefault((pair.first, pair.second), found_parts)
+    for tilted in _find_tilted(thumbnails, shown):
+        best.setdefault((tilted.first, tilted.second), tilted)
     return sorted(best.values(), key=lambda one: (-one.similarity, one.first, one.second))
+
+
+def _find_tilted(thumbnails: Array, shown: Array) -> Iterator[Lookalike]:
+    """Yield the copies that were turned by a few degrees; with too many pictures for all pairs they are not looked for."""
+    if not 1 < len(thumbnails) <= MOST_IN_PAIRS:
+        return
+    pairs, left, turns = tilted_pairs(thumbnails)
+    limit = _limit(left)
+    for (first, second), rest, turn in zip(pairs.tolist(), left.tolist(), turns.tolist(), strict=True):
+        if rest <= limit * min(shown[first], shown[second]):
+            yield Lookalike(first, second, 1 - rest, False, tilted=turn)
 
 
 def _candidates(thumbnails: Array, hashes: Array | None, distance: int) -> tuple[Array, Array]:
