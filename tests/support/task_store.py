@@ -59,7 +59,7 @@ with audit.record(place, name="detection", capture="full") as run:
         model(list(batch), list(targets))
 
 
-def mask_session(index, transforms):
+def masked(index, transforms):
     return transforms(pictures[index], tv_tensors.Mask(torch.from_numpy(mask_of(PIECES[index][2]))))
 
 
