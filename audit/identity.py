@@ -86,7 +86,7 @@ def resolve_run(reference: str | None, runs: Sequence[NamedRun]) -> str:
         return by_prefix[0].run_id
     if by_prefix:
         raise UsageError(
-            f"{reference!r} begins the ids of several runs: {_format_list(by_prefix)}.", hint="Type more of it."
+            f"The ids of several runs begin with {reference!r}: {_format_list(by_prefix)}.", hint="Give more of the id."
         )
     names = {name for run in runs for name in (run.name, run.run_id) if name}
     near = difflib.get_close_matches(reference, names, n=3)

@@ -102,8 +102,8 @@ def _as_path(name: str, given: object) -> str:
     if isinstance(given, (str, os.PathLike)):
         return str(os.fspath(given))
     raise UsageError(
-        f"{name}= is an object of the class {type(given).__name__}: audit.run takes a path, or FILE.py:NAME of what makes the {name}.",
-        hint=f"Record objects of your own in your loop, with audit.record; or give the {name} as FILE.py:NAME, so that a replay can make it again.",
+        f"{name}= is an object of the class {type(given).__name__}, but audit.run takes a path, or FILE.py:NAME, a function that makes the {name}.",
+        hint=f"Record your own objects in your loop, with audit.record; or give the {name} as FILE.py:NAME, so that a replay can make it again.",
     )
 
 

@@ -94,8 +94,7 @@ def _runs(a: str | None, b: str | None, store: str | None, wanted: dict[str, Any
     with open_store(store) as opened, console(stderr=True).status("comparing") as status:
         if a is not None and b is None and opened.run(a).run_id == opened.run(None).run_id:
             raise click.UsageError(
-                f"{a} is the newest run, and is compared with the newest unless another is named. "
-                f"Name both runs: audit diff latest~1 {a}"
+                f"{a} is the newest run, so it would be compared with itself. Name both runs: audit diff latest~1 {a}"
             )
         return opened.diff(a, b, progress=lambda now: status.update(now.doing), **wanted)
 

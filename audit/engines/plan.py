@@ -127,8 +127,8 @@ def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
         now_code = assembly.code.get(one["module"])
         if now_code is not None and now_code.sha256 != one["sha256"]:
             raise UsageError(
-                f"{one['file']} has changed since the run {recorded.run_id} was interrupted: its two halves would not "
-                "belong together.",
+                f"{one['file']} has changed since the run {recorded.run_id} was interrupted: the rest of the run "
+                "would not fit what was recorded.",
                 hint="Begin a new run instead.",
             )
 

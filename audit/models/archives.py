@@ -46,7 +46,7 @@ def _check_sizes(path: Path, found: list[zipfile.ZipInfo], always_allowed: int) 
     if unpacked > max(always_allowed, _MOST_TIMES * size):
         raise _ArchiveError(
             f"{path} has {size:,} bytes and would unpack to {unpacked:,}.",
-            "What PyTorch writes is not compressed. Unpack and look at it before you load it.",
+            "PyTorch does not compress what it writes. Unpack the file and look at it before you load it.",
         )
 
 
@@ -61,6 +61,6 @@ def _check_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
         while block := file.read(_BLOCK):
             left -= len(block)
             if left < 0:
-                raise _ArchiveError(f"{path}: {member.filename} is longer than it says.", _HINT)
+                raise _ArchiveError(f"{path}: {member.filename} is longer than the archive says.", _HINT)
     if left:
-        raise _ArchiveError(f"{path}: {member.filename} is shorter than it says.", _HINT)
+        raise _ArchiveError(f"{path}: {member.filename} is shorter than the archive says.", _HINT)

@@ -117,8 +117,8 @@ def _find_task(spec: str, config: Mapping[str, Any]) -> tuple[str, str]:
     if name is None or task is None:
         known = ", ".join(f"…For{one}" for one in MODULES)
         raise ModelError(
-            f"{spec} holds {name or 'a model of no named architecture'}, which audit cannot run by itself.",
-            hint=f"Known are {known}. Give others as --model FILE.py:function, or record your own loop.",
+            f"{spec} holds {name or 'a model that names no architecture'}, which audit cannot run by itself.",
+            hint=f"It can run {known}. Give others as --model FILE.py:function, or record your own loop.",
         )
     return name, task
 

@@ -164,7 +164,7 @@ def test_a_model_that_draws_in_evaluation_is_named(place: Path, tmp_path: Path) 
     )  # fmt: skip
     outcome = _probe(tmp_path / "lineage", trust=True)
     assert (outcome.status, outcome.severity) == ("fail", "warning"), outcome.notes
-    assert "are other ones when they are made again" in outcome.message
+    assert "differ when they are made again" in outcome.message
 
 
 def test_code_of_another_machine_runs_only_with_trust(place: Path, tmp_path: Path) -> None:

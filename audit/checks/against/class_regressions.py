@@ -68,7 +68,7 @@ class ClassRegressions(Check):
                 name = (context.run.classes or [])[label : label + 1] or [str(label)]
                 yield Finding(
                     f"The class {name[0]} is {drop:.1%} less accurate than in {baseline.name}: of {one.samples:,} samples "
-                    f"{one.lost:,} turned wrong and {one.gained:,} right (McNemar's exact test: p {chance:.2g}).",
+                    f"{one.lost:,} were right and are wrong now, and {one.gained:,} were wrong and are right now (McNemar's exact test: p {chance:.2g}).",
                     value=drop,
                     threshold=context.options["drop"],
                     sql=f"SELECT index, source, predicted_name, confidence FROM lineage WHERE run_id = "

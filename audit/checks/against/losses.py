@@ -57,12 +57,12 @@ class Losses(Check):
             return
         chance, effect = signed_rank(n, upper, row["ties"] or 0.0)
         rise = row["now"] / row["before"] - 1 if row["before"] else math.inf
-        context.note(f"mean loss {row['now']:.4g}, and was {row['before']:.4g}")
+        context.note(f"the mean loss is {row['now']:.4g}, and was {row['before']:.4g}")
         options = context.options
         if chance < options["significance"] and effect >= options["effect"] and rise >= options["rise"]:
             yield Finding(
                 f"The loss is higher than in {baseline.name} for {row['higher']:,} of {row['pairs']:,} samples: "
-                f"{row['now']:.4g} in the mean, and was {row['before']:.4g} (Wilcoxon's test: p {chance:.2g}).",
+                f"the mean is {row['now']:.4g}, and was {row['before']:.4g} (Wilcoxon's test: p {chance:.2g}).",
                 value=row["now"],
                 threshold=row["before"],
                 sql=query,

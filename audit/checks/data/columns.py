@@ -83,7 +83,7 @@ def _find_constant(table: NumberTable, query: str) -> Iterable[Finding]:
             name = _name(columns)
             yield Finding(
                 f"{name[0].upper()}{name[1:]} {said} in all {len(table.values):,} samples{shown}: a model learns nothing from that. "
-                "Was the column filled?",
+                "Is it filled in?",
                 stage=0,
                 value=first[columns[0]],
                 sql=query,

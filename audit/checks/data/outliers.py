@@ -44,9 +44,12 @@ class Outliers(Check):
     needs = ("pictures",)
     options = settings(
         chance=Option(
-            0.005, "Report pictures if so many would be so far away in at most this share of runs without outliers."
+            0.005, "Report pictures only if at most this share of runs without outliers has as many that far away."
         ),
-        noted=Option(1.0, "Less distant pictures are notes: how many of a run without outliers may be so by chance."),
+        noted=Option(
+            1.0,
+            "Less distant pictures are notes: the number of notes that is expected by chance in a run without outliers.",
+        ),
         share=Option(0.02, "Report nothing if more than this share is far away: they are a group of their own."),
         samples=Option(300, "Check only if there are at least this many pictures."),
         pictures=Option(10_000, "Measure at most this many pictures, evenly chosen; 0 measures all."),

@@ -32,8 +32,8 @@ class TargetBoxes(Check):
     question = "Are targets possible?"
     rule = "corners, sizes, classes and areas before and after each stage"
     options = settings(
-        slack=Option(1.0, "Let a box reach this many pixels over the border."),
-        reversed=Option(0.2, "Take this share of boxes that end before they begin for another format."),
+        slack=Option(1.0, "A box may reach this many pixels beyond the border."),
+        reversed=Option(0.2, "Report another box format if at least this share of the boxes ends before it begins."),
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
@@ -91,7 +91,7 @@ class TargetBoxes(Check):
         for row in context.offenders(repeated):
             corners = ", ".join(f"{row[name]:g}" for name in ("x1", "y1", "x2", "y2"))
             yield Finding(
-                f"{row['source']}: a target box of class {row['class']} ({corners}) is there {row['times']} times.",
+                f"{row['source']}: a target box of class {row['class']} ({corners}) occurs {row['times']} times.",
                 index=row["index"],
                 source=row["source"],
                 value=row["times"],

@@ -56,8 +56,8 @@ class TellingWords(Check):
         shown = show_class(context.run.classes, label)
         others = f" So do {len(found) - 1:,} other words." if len(found) > 1 else ""
         yield Finding(
-            f"The word {word!r} alone names {hits:,} of the {samples:,} samples of the class {shown}, and is right in {hits:,} of {named:,} cases: "
-            f"a model may learn that instead of the text.{others}",
+            f"The word {word!r} alone shows the class {shown}: {hits:,} of its {samples:,} samples have the word, and {hits:,} of the {named:,} samples with "
+            f"the word are of that class. A model may learn the word instead of the text.{others}",
             stage=0,
             value=hits / samples,
             threshold=_NAMED,

@@ -170,8 +170,8 @@ class _RankDraws:
 def _dropped_finding(split: str, dropped: int, length: int, rows: str) -> Finding:
     said = "1 sample is" if dropped == 1 else f"{dropped:,} samples are"
     return Finding(
-        f"{said} left out of each epoch of the split {split} ({length:,} samples), because its loader has drop_last=True: every result of "
-        "the split is one without them. Set drop_last=False for evaluation.",
+        f"{said} left out of each epoch of the split {split} ({length:,} samples), because its loader has drop_last=True: no result of "
+        "the split includes them. Set drop_last=False for evaluation.",
         value=dropped,
         threshold=0,
         sql=f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})",

@@ -42,7 +42,9 @@ class BoxFit(Check):
     assumes = "a model that finds many of the objects"
     needs = ("model",)
     options = settings(
-        gained=Option(0.15, "Report a change that makes at least this share of the targets fit that did not."),
+        gained=Option(
+            0.15, "Report a change after which at least this share of the targets fit that did not fit before."
+        ),
         pictures=Option(1_000, "Compare at most this many pictures."),
     )
 

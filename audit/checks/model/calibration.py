@@ -90,7 +90,7 @@ class Calibration(Check):
         if least > context.options["max"]:
             sure = sum(row["samples"] * (row["confidence"] - row["accuracy"]) for row in rows)
             yield Finding(
-                f"The expected calibration error is {gap:.3f}, and at least {least:.3f} without chance: the model is {'over' if sure > 0 else 'under'}confident.",
+                f"The expected calibration error is {gap:.3f}, of which at least {least:.3f} is not due to chance: the model is {'over' if sure > 0 else 'under'}confident.",
                 value=gap,
                 threshold=context.options["max"],
                 sql=query,
@@ -130,7 +130,7 @@ class Calibration(Check):
         if scale < context.options["max_scale"] or gained < _SURE:
             return None
         return Finding(
-            f"The logits are about {scale:.0f} times too large: divided by that, they make the labels likeliest (by a factor of e^{gained:.0f}). "
+            f"The logits are about {scale:.0f} times too large: divided by that, they give the labels the highest likelihood (e^{gained:.0f} times as high). "
             f"The model is overconfident: {wrong:,} of {total:,} predictions are wrong with a confidence near 100 %.",
             value=scale,
             threshold=context.options["max_scale"],
@@ -151,8 +151,8 @@ class Calibration(Check):
             gap = row["confidence"] - row["accuracy"]
             if sure and abs(gap) > context.options["max_class"]:
                 yield Finding(
-                    f"Where {row['name'] or row['predicted']} is predicted, the confidence is {row['confidence']:.1%} in the "
-                    f"mean and {row['accuracy']:.1%} of {row['samples']:,} samples are right (p {chance:.2g}): the model is "
+                    f"Where {row['name'] or row['predicted']} is predicted, the mean confidence is {row['confidence']:.1%}, "
+                    f"and {row['accuracy']:.1%} of {row['samples']:,} samples are right (p {chance:.2g}): the model is "
                     f"{'over' if gap > 0 else 'under'}confident for this class.",
                     value=gap,
                     threshold=context.options["max_class"],

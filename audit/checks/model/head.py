@@ -73,7 +73,7 @@ class Head(Check):
             if total < context.options["samples"]:
                 least = context.options["samples"]
                 context.note(
-                    f"{total} predictions are too few to judge whether one class takes all; {least} are needed"
+                    f"{total} predictions are too few to judge whether the model predicts one class for all; {least} are needed"
                 )
                 continue
             if share < context.options["share"]:

@@ -52,7 +52,9 @@ class LabelIssues(Check):
     follows = (*CAUSES_OF_ERRORS, "prediction_flips", "class_regressions")
     needs = ("model", "labels")
     options = settings(
-        precision=Option(0.8, "Report only so many labels that at least this share of them is expected to be wrong."),
+        precision=Option(
+            0.8, "Report as many labels as possible while at least this share of them is expected to be wrong."
+        ),
         min_accuracy=Option(0.8, "Check only if the model predicts at least this share of the right labels."),
     )
 

@@ -53,7 +53,9 @@ class MaskFit(Check):
     assumes = "the same"
     needs = ("model",)
     options = settings(
-        gained=Option(0.15, "Report a change that makes at least this share of the masks agree that did not."),
+        gained=Option(
+            0.15, "Report a change after which at least this share of the masks agree that did not agree before."
+        ),
         pictures=Option(300, "Compare at most this many pictures."),
     )
 

@@ -27,7 +27,9 @@ class MissedBySize(Check):
     assumes = "30 objects of the size, and 30 others"
     needs = ("model",)
     options = settings(
-        difference=Option(0.3, "Report a size of which this share more is missed than of the others."),
+        difference=Option(
+            0.3, "Report a size if the share of its objects that is missed exceeds that of the others by at least this."
+        ),
         objects=Option(30, "Judge a size only if it has at least this many objects, and the others too."),
         significance=Option(0.001, "The probability of any false finding among all sizes (Holm)."),
     )

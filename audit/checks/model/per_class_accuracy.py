@@ -47,7 +47,7 @@ class PerClassAccuracy(Check):
             if row["samples"] >= context.options["samples"] and judged < limit:
                 yield Finding(
                     f"The class {row['label_name'] or row['label']} is right in {row['accuracy']:.1%} of "
-                    f"{row['samples']:,} samples (interval {low:.1%} to {high:.1%}); all are in {row['overall']:.1%}.",
+                    f"{row['samples']:,} samples (interval {low:.1%} to {high:.1%}); of all samples, {row['overall']:.1%} are right.",
                     value=row["accuracy"],
                     threshold=limit,
                     sql=f"SELECT index, source, predicted_name, confidence FROM lineage WHERE run_id = "
@@ -57,7 +57,7 @@ class PerClassAccuracy(Check):
     def _require_enough(self, context: Context, rows: list[QueryRow], limit: float, z: float) -> None:
         """Raise Skip if no class has so many samples that its interval could lie below the limit; note how many have not."""
         if limit <= 0:
-            context.note("all samples together are right so seldom that no class can be far below them")
+            context.note("the accuracy of all samples is so low that no class can be far below it")
             return
         needed = max(context.options["samples"], math.floor(z * z * (1 - limit) / limit) + 1)
         few = sum(row["samples"] < needed for row in rows)

@@ -59,7 +59,7 @@ class ProbeCheck(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         if not context.facts.probe:
-            raise Skip("it runs the model again, so only --probe starts it")
+            raise Skip("it runs the model again; pass --probe to allow that")
         split = _split(context)
         graded = self._choose(context, split)
         if len(graded) < _FEWEST:
@@ -142,7 +142,7 @@ def _find_chance(context: Context, found: Probe) -> Iterable[Finding]:
     other = found.samples - found.agreed
     if wilson(other, found.samples)[0] > _BY_ROUNDING:
         yield Finding(
-            f"{other} of {found.samples} predictions are other ones when they are made again: the model draws random numbers "
+            f"{other} of {found.samples} predictions differ when they are made again: the model draws random numbers "
             "in evaluation mode too, such as with functional.dropout(x) without training=self.training, or its weights have "
             "changed.",
             value=other / found.samples,

@@ -64,8 +64,8 @@ class WeakSegments(Check):
                 continue
             low, high = wilson(row["hits"], row["samples"])
             yield Finding(
-                f"Samples with a {_FACTS[row['fact']][1]} from {row['low']:.4g} to {row['high']:.4g} are right in {share:.1%} "
-                f"of {row['samples']:,} (95 % interval {low:.1%} to {high:.1%}); the others in {others:.1%} (p {chance:.2g}).",
+                f"Of {row['samples']:,} samples with a {_FACTS[row['fact']][1]} from {row['low']:.4g} to {row['high']:.4g}, {share:.1%} are predicted right "
+                f"(95 % interval {low:.1%} to {high:.1%}); of the others, {others:.1%} (p {chance:.2g}).",
                 stage=0,
                 value=share,
                 threshold=others,

@@ -43,7 +43,7 @@ def compare_texts(context: Context, splits: Sequence[str]) -> Iterable[Differenc
                 ks >= context.options["ks"],
                 Finding(
                     f"The share of {called} in the texts differs between the splits {splits[0]} and {split} (Kolmogorov–Smirnov {ks:.2f}): "
-                    f"{sides[0].mean():.1%} and {sides[1].mean():.1%} in the mean. Were they written or prepared otherwise?",
+                    f"the means are {sides[0].mean():.1%} and {sides[1].mean():.1%}. Were they written or prepared in another way?",
                     stage=0,
                     value=ks,
                     threshold=context.options["ks"],

@@ -158,7 +158,7 @@ class Augmentation(Check):
         if found["visits"] >= max(context.options["visits"], context.options["repeated"] * later):
             yield Finding(
                 f"In {found['visits']:,} of {later:,} visits after epoch {first} the sample is what the first epoch had made of it, and the random "
-                f"stage {random[0].name} did not run again: samples are kept in memory after they were augmented. Keep them before.",
+                f"stage {random[0].name} did not run again: the dataset keeps samples in memory after augmenting them. Keep them before that.",
                 stage=random[0].stage,
                 index=found["index"],
                 value=found["visits"] / later,

@@ -59,7 +59,7 @@ def judge_pipeline(context: Context, pipeline: list[Stage], limits: Settings | N
     if big and not normalising:
         yield Finding(
             f"The model's input has values up to {given['middle_max']:.4g} after {context.stage_name(last)}: "
-            "0–255 where 0–1 was meant?",
+            "should they be scaled to 0–1?",
             stage=last,
             value=given["middle_max"],
             threshold=limits["largest_input"],

@@ -165,7 +165,7 @@ def _find_offending(
             yield Finding(
                 f"{many} outputs of {name} break a rule: {says} {rule}, and {one} has {has}."
                 if together
-                else f"{one} left {name} with {has}; {says} {rule}.",
+                else f"{one} has {has} after {name}; {says} {rule}.",
                 index=row["index"],
                 source=row["source"],
                 stage=stage,

@@ -150,11 +150,17 @@ class Reasons:
     ) -> tuple[Reason, str]:
         second = self._pipeline.replay_visit(outcome.task)
         if second.digests != outcome.digests or not is_same_error(second.error, outcome.error):
-            return "not reproducible", "two replays differ from each other: the stage draws on something unrecorded"
+            return (
+                "not reproducible",
+                "two replays differ from each other: the stage uses something that was not recorded",
+            )
         if outcome.error and not fact["error"]:
             # As LMDB says, which opens a file once in a process.
             hint = "; close it, or replay in another process" if _OPEN_ELSEWHERE in outcome.error else ""
-            return "not reproducible", f"it was recorded, but fails now, in two replays alike: {outcome.error}{hint}"
+            return (
+                "not reproducible",
+                f"it was recorded, but fails now, in two replays in the same way: {outcome.error}{hint}",
+            )
         failed = f" ({outcome.error})" if outcome.error else ""
         what = "what the dataset reads has changed, or " if ordinal == 0 else ""
         return (

@@ -129,4 +129,6 @@ def _checkpoint_state(run: Run, digest: str) -> Literal["unchanged", "changed", 
 def check_choice(everything: bool, indices: Sequence[int], sample: int | None) -> None:
     """Refuse a request that names nothing to replay, or too much at once."""
     if sum((everything, bool(indices), sample is not None)) > 1:
-        raise UsageError("Say which visits to replay in one way.", hint="Give indices, or --sample N, or --all.")
+        raise UsageError(
+            "The visits to replay are named in several ways.", hint="Give only indices, --sample N or --all."
+        )

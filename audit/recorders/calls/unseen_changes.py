@@ -26,7 +26,9 @@ WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
 _FILES_HINT = "Name the files of each sample: a method source(index) of the dataset, or run.loader(…, source=…)."
 _RARE_UNKNOWN = "whether code that only some items run changes values is not known"
 _NO_STAGE = "no stage was seen, and `load` is the finished item"
-_READS_AHEAD = "stages run before the item that they are for is given, and their outputs were not recorded: whose they are was not seen"
+_READS_AHEAD = (
+    "stages run before their item is given, so their outputs were not recorded: which item each belongs to was not seen"
+)
 #: So many items are made at most until calls are listed again: that takes about as long as making a few items.
 _LONGEST_PAUSE = 512
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
@@ -105,7 +107,7 @@ class UnseenChanges:
                 return
             explained = set().union(*(given | ids_in(output) for given, output in passed))
             if ChangedValues(profile, self._dataset).has_changed_part(item, explained):
-                self._add("part", "a part of the item was changed, which no stage returned")
+                self._add("part", "a part of the item was changed outside of any stage")
         except Exception as error:
             self._add("part", f"whether parts of the item were changed is not known: {type(error).__name__}: {error}")
 
@@ -184,7 +186,7 @@ class UnseenChanges:
             what = "stages" if is_load_only else "changes before the first stage"
             self._add("profiler", f"whether there are {what} that audit cannot observe is not known")
         elif values.has_changed_text(item, value, self._texts):
-            self._add("text", "a text of the item was changed, which no stage returned")
+            self._add("text", "a text of the item was changed outside of any stage")
         self._profile.forget_values()
 
     def repeat(self) -> None:

@@ -126,7 +126,7 @@ class BatchReceiver:
         kind = type(loader.loader).__name__
         self._problems.note(
             RuntimeError(
-                f"batches of this {kind} are not seen: it began to fetch before it was recorded. "
+                f"batches of this {kind} are not recorded: it began to fetch before it was given to run.loader. "
                 "Give it run.dataset(dataset) when it is made, instead of run.loader afterwards."
             )
         )

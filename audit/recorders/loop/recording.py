@@ -253,7 +253,7 @@ class Recording:
         policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen_samples(indices), when, budget)
         if layers is None and policy != LayerPolicy(budget=budget):
             raise UsageError(
-                "keep, backward, per_sample, every, indices and when are about layers, and none are chosen.",
+                "keep, backward, per_sample, every, indices and when apply to layers, but no layers are chosen.",
                 hint="Add layers=[...]: names, patterns such as 'layer4.*', or types.",
             )
         hooks = LayerHooks(model, policy) if layers else None

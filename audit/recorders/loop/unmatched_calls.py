@@ -55,7 +55,7 @@ class UnmatchedCalls:
         without, with_call = batches.count_uncalled()
         if without:
             problems.mark(
-                f"{without} of {without + with_call} batches {'were' if without > 1 else 'was'} seen in no recorded model call: their samples have no "
+                f"{without} of {without + with_call} batches {'have' if without > 1 else 'has'} no recorded model call: their samples have no "
                 "prediction. Call the recorded model itself, as model(x): model.forward(x) and calls of its parts are not recorded.",
                 loud=False,
             )

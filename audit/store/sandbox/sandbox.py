@@ -146,7 +146,7 @@ class Sandbox:
             except TimeoutError:
                 raise QueryError(
                     f"The query was stopped: it took longer than {allowed:g} seconds.",
-                    hint="Narrow it (a WHERE, a LIMIT), or run it without a deadline: audit sql QUERY",
+                    hint="Narrow it (a WHERE, a LIMIT), or run it without a time limit: audit sql QUERY",
                 ) from None
             except (EOFError, OSError, ValueError):
                 # A process that was dead before it was asked shows at once; then the query is not to blame.

@@ -159,7 +159,7 @@ class RunWriter:
             path = f"{run_folder(self.run.run_id)}/{part.file}"
             if _size(self._filesystem, path) != part.bytes:
                 raise StoreError(
-                    f"{path}, which another process wrote, is not to be found in {self.location}.",
+                    f"{path}, which another process wrote, cannot be found in {self.location}.",
                     hint="The store must be one place for all machines: a shared folder, or s3://bucket/prefix.",
                 )
         self._add_parts(parts, tally)

@@ -440,7 +440,9 @@ def test_what_a_process_opens_only_once(tmp_path: Path) -> None:
     with audit.open(tmp_path / "lineage") as store:
         found = store.replay(dataset=OpenedOnce()).different
         assert {one.reason for one in found} == {"not reproducible"}
-        assert "fails now, in two replays alike: RuntimeError: the environment is already open" in str(found[0].detail)
+        assert "fails now, in two replays in the same way: RuntimeError: the environment is already open" in str(
+            found[0].detail
+        )
         assert "close it, or replay in another process" in str(found[0].detail)
         OpenedOnce.opened_by = None
         assert store.replay(dataset=OpenedOnce()).identical == 2

@@ -152,9 +152,9 @@ class Parts(Pictures):
     ("finish", "reported"),
     [
         ("mix", "the value changes between call.to_tensor#2 (to_tensor) and the item"),
-        ("mask", "a part of the item was changed, which no stage returned"),
-        ("pyramid", "a part of the item was changed, which no stage returned"),
-        ("halved", "a part of the item was changed, which no stage returned"),
+        ("mask", "a part of the item was changed outside of any stage"),
+        ("pyramid", "a part of the item was changed outside of any stage"),
+        ("halved", "a part of the item was changed outside of any stage"),
         ("converted", None),
         ("untouched", None),
     ],

@@ -150,7 +150,7 @@ def test_batches_that_no_recorded_call_was_given_are_told(tmp_path: Path) -> Non
         for number, (x, _) in enumerate(run.loader(DataLoader(Numbers(), batch_size=4))):
             model(x) if number == 1 else model.forward(x)
     [warning] = run.run.warnings
-    assert warning.startswith("2 of 3 batches were seen in no recorded model call")
+    assert warning.startswith("2 of 3 batches have no recorded model call")
 
 
 class Difference(nn.Module):

@@ -46,7 +46,7 @@ def test_one_attempt_is_adopted_and_the_others_are_swept_up(tmp_path: Path) -> N
 def test_a_part_that_this_machine_cannot_see_is_refused(tmp_path: Path) -> None:
     writer = RunWriter.create(str(tmp_path / "here"))
     elsewhere = block(tmp_path / "there", writer.run.run_id, 0, [0])
-    with pytest.raises(StoreError, match="not to be found") as refused:
+    with pytest.raises(StoreError, match="cannot be found in") as refused:
         writer.adopt(elsewhere.parts, elsewhere.tally)
     assert "shared" in str(refused.value.hint)
     assert writer.finish("failed").samples == 0
