@@ -272,16 +272,16 @@ BMI2 static void rgb_unbits_avx2(const uint8_t *n, const uint8_t *s, size_t h, s
 /* ---- functions of a picture -------------------------------------------------------------------------------- */
 
 /* Whether each float of a plane follows from one byte of the pixel in its place; `table` has what each byte stands for, as
- * bits, and EMPTY where it does not occur. Without a branch: of a small picture, each byte is as likely new as known. */
+ * bits, and EMPTY where it does not occur. */
 static int table_of_plain(const uint8_t *src, const uint8_t *plane, size_t n, int band, uint32_t *table) {
-    uint32_t wrong = 0;
     for (size_t i = 0; i < n; i++) {
-        uint32_t bits, *entry = table + src[4 * i + band], known = *entry;
+        uint32_t bits, *entry = table + src[4 * i + band];
         memcpy(&bits, plane + 4 * i, 4);
-        wrong |= (bits == EMPTY) | ((known != EMPTY) & (known != bits));
+        if (*entry == bits && bits != EMPTY) continue;
+        if (*entry != EMPTY || bits == EMPTY) return 0;
         *entry = bits;
     }
-    return !wrong;
+    return 1;
 }
 
 #if HAVE_AVX2
@@ -290,8 +290,9 @@ static int table_of_plain(const uint8_t *src, const uint8_t *plane, size_t n, in
 AVX2 static int table_of_avx2(const uint8_t *src, const uint8_t *plane, size_t n, int band, uint32_t *table) {
     const __m256i byte = _mm256_set1_epi32(255);
     const __m128i shift = _mm_cvtsi32_si128(8 * band);
-    size_t i = n < TABLE_BEGINS ? n : TABLE_BEGINS;
-    if (!table_of_plain(src, plane, i, band, table)) return 0;
+    size_t begin = n < TABLE_BEGINS ? n : TABLE_BEGINS, i = 0;
+    /* Written first and compared afterwards: a processor waits where it reads what it is about to have written. */
+    for (size_t k = 0; k < begin; k++) memcpy(table + src[4 * k + band], plane + 4 * k, 4);
     for (; i + 8 <= n; i += 8) {
         __m256i pixels = _mm256_loadu_si256((const __m256i *)(src + 4 * i));
         __m256i places = _mm256_and_si256(_mm256_srl_epi32(pixels, shift), byte);
