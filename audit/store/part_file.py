@@ -18,6 +18,7 @@ from audit.store.part_buffer import PartBuffer
 from audit.store.schema import SCHEMA_VERSION, add_missing_columns
 
 _ROW_GROUP = 32_768
+_PAYLOADS = "payloads"
 _PAYLOAD_GROUP_BYTES = 4 * 2**20
 #: A table of fewer bytes is not compressed: zstd takes longer to begin with a column than to compress the few values in it.
 _LEAST_COMPRESSED = 64 * 2**10
@@ -67,7 +68,7 @@ def _write_part(name: str, table: pa.Table | CompressedTable, sink: object) -> N
         for start in range(0, table.num_rows, _ROW_GROUP):
             group = add_missing_columns(name, table.take(places[start : start + _ROW_GROUP]))
             if writer is None:
-                settings = _settings(group.column_names, is_compressed=is_compressed)
+                settings = _settings(name, group.column_names, is_compressed=is_compressed)
                 writer = opened.enter_context(pq.ParquetWriter(sink, group.schema, **settings))
             writer.write_table(group, _ROW_GROUP)
             del group
@@ -77,16 +78,18 @@ def _write_part(name: str, table: pa.Table | CompressedTable, sink: object) -> N
 
 def write_parquet(table: pa.Table, sink: object, name: str | None = None) -> None:
     """Write a Parquet file as the store keeps it: page checksums, statistics, small row groups."""
-    payload = name == "payloads"
+    payload = name == _PAYLOADS
     group = _ROW_GROUP
     if payload and table.num_rows:
         group = max(1, int(table.num_rows * _PAYLOAD_GROUP_BYTES / max(table.nbytes, 1)))
     # Payloads are compressed already, one by one; beside them the other columns are nothing.
     is_compressed = not payload and table.get_total_buffer_size() >= _LEAST_COMPRESSED
-    pq.write_table(table, sink, row_group_size=group, **_settings(table.column_names, is_compressed=is_compressed))
+    pq.write_table(
+        table, sink, row_group_size=group, **_settings(name, table.column_names, is_compressed=is_compressed)
+    )
 
 
-def _settings(columns: Sequence[str], *, is_compressed: bool) -> dict[str, Any]:
+def _settings(table: str | None, columns: Sequence[str], *, is_compressed: bool) -> dict[str, Any]:
     return {
         "compression": "zstd" if is_compressed else "none",
         "compression_level": 1 if is_compressed else None,
@@ -94,7 +97,9 @@ def _settings(columns: Sequence[str], *, is_compressed: bool) -> dict[str, Any]:
         # In order of index, its differences are small: a fraction of the bytes, and quicker to read.
         "column_encoding": {"index": "DELTA_BINARY_PACKED"} if "index" in columns else None,
         "write_statistics": [name for name in columns if name != "data"],
-        "write_page_checksum": True,
+        # A second checksum beside the part's SHA-256, for those who read a column of it alone: nobody reads payloads so, and theirs
+        # would take twice as long as all the rest of writing them.
+        "write_page_checksum": table != _PAYLOADS,
         "store_schema": False,
     }
 
