@@ -44,7 +44,7 @@ def _turn(image: Image.Image, number: int) -> Image.Image:
     return image.transpose(turns[number % 3])
 
 
-def _covered(image: Image.Image, number: int) -> Image.Image:
+def _cover(image: Image.Image, number: int) -> Image.Image:
     """Return the picture with a black square somewhere on a tenth of it."""
     side = round(0.32 * image.width)
     left, top = (number * step % (image.width - side + 1) for step in (7, 11))
@@ -65,7 +65,7 @@ CHANGES: dict[str, Callable[[Image.Image, int], Image.Image]] = {
     "mirrored": lambda image, _: ImageOps.mirror(image),
     "turned": lambda image, number: _turn(image, number),
     "turned by 5 degrees": lambda image, number: image.rotate(5 - number % 2 * 10, Image.Resampling.BICUBIC),
-    "a tenth covered": lambda image, number: _covered(image, number),
+    "a tenth covered": lambda image, number: _cover(image, number),
     "turned, and JPEG, quality 90": lambda image, number: _jpeg(_turn(image, number), 90),
 }
 

@@ -346,7 +346,7 @@ def leak_copies(change: Callable[[Image.Image], Image.Image] | None, *, pictures
     return make
 
 
-def _covered(image: Image.Image) -> Image.Image:
+def _cover(image: Image.Image) -> Image.Image:
     covered = image.copy()
     covered.paste(0 if image.mode == "L" else (0, 0, 0), (6, 10, 16, 20))
     return covered
@@ -367,7 +367,7 @@ for kind in ("digits", "photographs"):
     case(f"leakage: {kind} turned by 5 degrees", "leakage")(
         leak_copies(lambda image: image.rotate(5, Image.Resampling.BICUBIC), pictures=kind)
     )
-    case(f"leakage: {kind} with a black square", "leakage")(leak_copies(_covered, pictures=kind))
+    case(f"leakage: {kind} with a black square", "leakage")(leak_copies(_cover, pictures=kind))
 
 
 # -- 4. shortcuts ---------------------------------------------------------------------------------------

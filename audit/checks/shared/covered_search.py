@@ -16,7 +16,7 @@ from audit.checks.shared.picture_grids import blocks, spread
 #: A thumbnail has so many parts down and across, of so many pixels.
 _PARTS, _PIXELS = 4, 8
 #: A part has detail if its levels vary by so much, and if it has so many different ones: a drawn edge has few.
-_VARIED, _LEVELS = 3.0, 8
+_VARIATION, _LEVELS = 3.0, 8
 #: What more pictures than this have in common is a background or a form.
 _MOST = 8
 #: A pair has at least so many equal parts, and this share of the detailed parts of each.
@@ -68,7 +68,7 @@ def _find_keys(thumbnails: Array) -> tuple[Array, Array]:
     parts = thumbnails.reshape(count, _PARTS, _PIXELS, _PARTS, _PIXELS).swapaxes(2, 3)
     flat = np.ascontiguousarray(parts).reshape(count * _PARTS**2, _PIXELS**2)
     ordered = np.sort(flat, axis=1)
-    detailed = (spread(flat) >= _VARIED) & (np.count_nonzero(np.diff(ordered, axis=1), axis=1) >= _LEVELS - 1)
+    detailed = (spread(flat) >= _VARIATION) & (np.count_nonzero(np.diff(ordered, axis=1), axis=1) >= _LEVELS - 1)
     rows = flat.view(np.uint64)
     keys = np.tile(np.arange(_PARTS**2, dtype=np.uint64), count)
     for row in rows.T:

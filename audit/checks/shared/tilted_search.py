@@ -13,14 +13,14 @@ from audit.checks.shared.picture_alignment import COMPARED, SIDE
 from audit.checks.shared.picture_grids import pool
 
 #: The least correlation within the circle, at 8×8, and the most that the first fit may leave unexplained.
-_CORRELATION, _LEFT_FITTED = 0.8, 0.25
+_CORRELATION, _LEFT_BY_FIT = 0.8, 0.25
 #: The most pairs that are aligned, and in how many steps.
 _MOST, _STEPS = 1_500, 6
 #: The largest turn (radians) and shift (pixels); the largest of one step are half and two thirds of it.
-_MOST_TURNED, _MOST_SHIFTED = 0.3, 3.0
+_MOST_TURN, _MOST_SHIFT = 0.3, 3.0
 #: A smaller turn (degrees) is none: that pair is left to the other searches.
-_LEAST_TURNED = 1.5
-_SEARCHED = 8
+_LEAST_TURN = 1.5
+_SEARCH_SIDE = 8
 _BLOCK = 500
 
 
@@ -32,9 +32,9 @@ def _axes(side: int) -> tuple[Array, Array]:
 
 
 #: The pixels that lie within the circle, at the three sides; no turn and shift brings in a corner.
-_WITHIN = np.hypot(*_axes(SIDE)) <= 0.42 * SIDE
-_COMPARED = pool(_WITHIN.astype(np.float32)[None], COMPARED)[0] >= 0.99
-_FOUND = pool(_COMPARED.astype(np.float32)[None], _SEARCHED)[0] > 0.4
+_INNER_PIXELS = np.hypot(*_axes(SIDE)) <= 0.42 * SIDE
+_COMPARED_PIXELS = pool(_INNER_PIXELS.astype(np.float32)[None], COMPARED)[0] >= 0.99
+_SEARCH_PIXELS = pool(_COMPARED_PIXELS.astype(np.float32)[None], _SEARCH_SIDE)[0] > 0.4
 
 
 def tilted_pairs(thumbnails: Array) -> tuple[Array, Array, Array]:
@@ -44,17 +44,17 @@ def tilted_pairs(thumbnails: Array) -> tuple[Array, Array, Array]:
     parts = np.array_split(pairs, max(1, -(-len(pairs) // _BLOCK)))
     left = np.concatenate([_fit(middle[part[:, 0]], middle[part[:, 1]])[1] for part in parts])
     best = np.argsort(left, kind="stable")[:_MOST]
-    pairs = pairs[best[left[best] <= _LEFT_FITTED]]
+    pairs = pairs[best[left[best] <= _LEFT_BY_FIT]]
     parts = np.array_split(pairs, max(1, -(-len(pairs) // _BLOCK)))
     found = [_align(thumbnails[part[:, 0]].astype(np.float32), middle[part[:, 1]]) for part in parts]
     left, turns = (np.concatenate(both) for both in zip(*found, strict=True))
-    turned = np.abs(turns) >= _LEAST_TURNED
+    turned = np.abs(turns) >= _LEAST_TURN
     return pairs[turned], left[turned], turns[turned]
 
 
 def _nearest_pairs(thumbnails: Array) -> Array:
     """Return each picture with the one that correlates most with it within the circle, if it does enough."""
-    grids = pool(thumbnails.astype(np.float32), _SEARCHED)[:, _FOUND]
+    grids = pool(thumbnails.astype(np.float32), _SEARCH_SIDE)[:, _SEARCH_PIXELS]
     grids -= grids.mean(axis=1, keepdims=True)
     units = grids / np.maximum(np.linalg.norm(grids, axis=1, keepdims=True), 1e-6)
     nearest, alike = np.zeros(len(units), np.int64), np.zeros(len(units), np.float32)
@@ -72,10 +72,10 @@ def _align(first: Array, second: Array) -> tuple[Array, Array]:
     """Return what each first picture (n×32×32) leaves unexplained of the second (n×16×16) at best, and its turn in degrees."""
     left, turns = np.ones(len(first), np.float32), np.zeros(len(first), np.float32)
     moved = np.zeros((len(first), 3), np.float32)
-    most = np.array([_MOST_TURNED, _MOST_SHIFTED, _MOST_SHIFTED], np.float32)
+    most = np.array([_MOST_TURN, _MOST_SHIFT, _MOST_SHIFT], np.float32)
     for _ in range(_STEPS):
         warped = pool(_turn(first, moved), COMPARED)
-        rest = _unexplained(warped, second)
+        rest = _measure_unexplained(warped, second)
         better = rest < left
         left[better], turns[better] = rest[better], np.degrees(moved[better, 0])
         moved = np.clip(moved + _fit(warped, second)[0], -most, most)
@@ -104,28 +104,28 @@ def _fit(pictures: Array, wanted: Array) -> tuple[Array, Array]:
     across, down = _axes(COMPARED)
     slope_down, slope_across = np.gradient(pictures, axis=(1, 2)) if len(pictures) else (pictures, pictures)
     ways = (pictures, across * slope_down - down * slope_across, slope_across, slope_down)
-    given, target = np.stack([_within(way) for way in ways], axis=1), _within(wanted)
+    given, target = np.stack([_take_inner(way) for way in ways], axis=1), _take_inner(wanted)
     normal = given @ given.transpose(0, 2, 1)
     normal += np.eye(4, dtype=np.float32) * (1e-4 * np.trace(normal, axis1=1, axis2=2) / 4 + 1e-6)[:, None, None]
     sums = given @ target[:, :, None]
     solved = np.linalg.solve(normal, sums)[:, :, 0]
     explained = (solved * sums[:, :, 0]).sum(axis=1) / np.maximum((target**2).sum(axis=1), 1e-6)
     gain = np.where(np.abs(solved[:, :1]) < 1e-3, 1e-3, solved[:, :1])
-    most = np.array([_MOST_TURNED / 2, _MOST_SHIFTED * 2 / 3, _MOST_SHIFTED * 2 / 3], np.float32)
+    most = np.array([_MOST_TURN / 2, _MOST_SHIFT * 2 / 3, _MOST_SHIFT * 2 / 3], np.float32)
     step = solved[:, 1:] / gain * np.array([1, SIDE / COMPARED, SIDE / COMPARED], np.float32)
     return np.clip(step, -most, most), 1 - explained
 
 
-def _unexplained(pictures: Array, wanted: Array) -> Array:
+def _measure_unexplained(pictures: Array, wanted: Array) -> Array:
     """Return the share of each wanted picture that the other leaves unexplained within the circle."""
-    one, two = _within(pictures), _within(wanted)
+    one, two = _take_inner(pictures), _take_inner(wanted)
     product, lengths = (one * two).sum(axis=1), (one**2).sum(axis=1) * (two**2).sum(axis=1)
     rest: Array = 1 - np.maximum(product, 0) ** 2 / np.maximum(lengths, 1e-6)
     return rest
 
 
-def _within(pictures: Array) -> Array:
+def _take_inner(pictures: Array) -> Array:
     """Return the pixels within the circle, with mean 0."""
-    flat = pictures[:, _COMPARED]
+    flat = pictures[:, _COMPARED_PIXELS]
     centred: Array = flat - flat.mean(axis=1, keepdims=True)
     return centred
