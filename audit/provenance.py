@@ -37,7 +37,7 @@ _FURTHER_PACKAGES = {
 
 def describe() -> dict[str, Any]:
     """Return what a run's row says of where it was made, without the commit: see `CommitQuery`."""
-    command = shown_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
+    command = describe_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
     return {"versions": versions(), "host": host(), "command": command}
 
 
@@ -139,7 +139,7 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY", "HF_TOKEN")
 
 
-def shown_command(program: str, arguments: Sequence[str]) -> str:
+def describe_command(program: str, arguments: Sequence[str]) -> str:
     """Return a command line with `***` in the place of passwords, tokens and keys."""
     secrets = [value for name in _VARIABLES if (value := os.environ.get(name))]
     words, hide = [os.path.basename(program)], False

@@ -312,7 +312,7 @@ class Columns:
         """Append one row; a name left out is NULL."""
         self.append(tuple(values), tuple(values.values()))
 
-    def strided_values(self, name: str) -> tuple[list[Any], int, int] | None:
+    def read_strided_values(self, name: str) -> tuple[list[Any], int, int] | None:
         """Return a list, where the column begins in it, and how far apart its values are; None for one of NULL alone."""
         if not self._is_flat:
             return self.data[name], 0, 1

@@ -342,7 +342,7 @@ class Store(NotebookView):
 
     def select(self, path: str, run: str | None = None, *, where: str | None = None, tag: str | None = None) -> int:
         """Write chosen samples to FILE.csv, FILE.jsonl or a folder of links: the twin of `audit select`. Return how many."""
-        from audit.lineage.selection import chosen_rows, write_selection
+        from audit.lineage.selection import choose_rows, write_selection
 
         row = self.run(run)
         if tag is not None:
@@ -352,7 +352,7 @@ class Store(NotebookView):
                     f"No sample of the run {row.run_id} has the tag {tag!r}.",
                     hint="See the tags with: audit sql 'SELECT DISTINCT tag FROM tags'",
                 )
-        return write_selection(chosen_rows(self.reader, row, where or "", tag=tag), path)
+        return write_selection(choose_rows(self.reader, row, where or "", tag=tag), path)
 
     def rename(self, run: str, name: str | None) -> Run:
         """Give a run another name, or none. Return its row."""

@@ -44,10 +44,10 @@ def cli(ctx: click.Context) -> None:
     does not exist); 130 interrupted.
     """
     if ctx.invoked_subcommand != "config":
-        ctx.default_map = _configured_options()
+        ctx.default_map = _read_configured_options()
 
 
-def _configured_options() -> dict[str, dict[str, Any]]:
+def _read_configured_options() -> dict[str, dict[str, Any]]:
     """Return the options that files configure, as click takes them: by command, then by name."""
     configured: dict[str, dict[str, Any]] = {}
     for default in option_defaults():

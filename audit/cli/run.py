@@ -207,9 +207,9 @@ def run(store: str | None, as_json: bool, resume: str | None, judge: bool, data:
             recorded = resume_run(reference, store=place, progress=bar.show, **kept)
         else:
             from audit.api import run as record_run
-            from audit.provenance import shown_command
+            from audit.provenance import describe_command
 
-            command = shown_command("audit", sys.argv[1:])
+            command = describe_command("audit", sys.argv[1:])
             recorded = record_run(store=place, command=command, progress=bar.show, **options)
     return _report(recorded, place, as_json, bar.shown_notes()) or (
         _judge(recorded, place, as_json, configuration) if judge else 0

@@ -86,7 +86,7 @@ class Forward:
         if not calls:
             return BatchOutput()
         made, errors = BatchOutput(), dict[str | None, UnclearOutput]()
-        wanted = {head: self._graded_targets(fetched, head) for head in self.readers}
+        wanted = {head: self._read_graded_targets(fetched, head) for head in self.readers}
         parts: dict[str | None, list[torch.Tensor | TaskOutput]] = {head: [] for head in self.readers}
         for first, count, output in calls:
             for head, reader in self.readers.items():
@@ -140,7 +140,7 @@ class Forward:
         columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values, scale)
         return ModelOutput(reader, wanted, values, columns, head=head, call=call)
 
-    def _graded_targets(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
+    def _read_graded_targets(self, fetched: RecordedBatch, head: str | None) -> GradedTargets:
         """Return what an output is graded against: the target of its name, else the label or target of each sample."""
         labels = fetched.of_ok(fetched.labels)
         if head is None:

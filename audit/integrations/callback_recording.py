@@ -93,7 +93,7 @@ class CallbackRecording:
         if self._run is None or isinstance(loader, RecordedLoader):
             return loader
         if id(loader) in self._kept:
-            return self._kept_loader(loader, split)
+            return self._find_kept_loader(loader, split)
         if not isinstance(loader, DataLoader):
             self.complain(
                 UsageError(f"The {split} batches come from a {type(loader).__name__}, which is not recorded.")
@@ -108,7 +108,7 @@ class CallbackRecording:
             self._kept[id(loader)] = recorded, self._run
         return recorded
 
-    def _kept_loader(self, loader: Any, split: str) -> Any:
+    def _find_kept_loader(self, loader: Any, split: str) -> Any:
         """Keep persistent workers running, because starting them again would draw an extra random number."""
         recorded, owner = self._kept[id(loader)]
         if owner is not self._run:

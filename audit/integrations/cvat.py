@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from audit.integrations import run_facts as facts
-from audit.integrations.pictures import LabelledPicture, class_names, common_root, labelled_pictures
+from audit.integrations.pictures import LabelledPicture, class_names, common_root, read_labelled_pictures
 from audit.records import Run
 from audit.store.read.reader import Reader
 
@@ -23,7 +23,7 @@ _ORIGINS = ("recorded", "predicted")
 
 def export(reader: Reader, run: Run, folder: Path, samples: list[dict[str, Any]]) -> list[Path]:
     """Write the annotations and the list of pictures."""
-    found = labelled_pictures(reader, run, samples)
+    found = read_labelled_pictures(reader, run, samples)
     pictures = [picture for picture in found if picture.is_file and len(picture.place.splitlines()) == 1]
     root = common_root(pictures)
     document = Xml.Element("annotations")

@@ -21,7 +21,7 @@ from audit.integrations.pictures import (
     LabelledPicture,
     class_names,
     common_root,
-    labelled_pictures,
+    read_labelled_pictures,
 )
 from audit.records import Run
 from audit.store.read.reader import Reader
@@ -31,7 +31,7 @@ _FACTS = ("index", "epoch", "visit", "split", "source", "correct", "loss", "conf
 
 def export(reader: Reader, run: Run, folder: Path, samples: list[dict[str, Any]]) -> list[Path]:
     """Write the tasks, the labelling interface, and the settings that serve the pictures."""
-    pictures = labelled_pictures(reader, run, samples)
+    pictures = read_labelled_pictures(reader, run, samples)
     root = common_root(pictures)
     detection = any(picture.boxes for picture in pictures)
     files = {

@@ -57,9 +57,9 @@ class LabelledPicture:
         return _name(self.row["predicted_name"], self.row["predicted"])
 
 
-def labelled_pictures(reader: Reader, run: Run, samples: list[dict[str, Any]]) -> list[LabelledPicture]:
+def read_labelled_pictures(reader: Reader, run: Run, samples: list[dict[str, Any]]) -> list[LabelledPicture]:
     """Return the samples that are pictures, with their boxes."""
-    sizes = _recorded_sizes(reader, run)
+    sizes = _read_recorded_sizes(reader, run)
     boxes = _boxes(reader, run)
     unplaced = {key for key, found in boxes.items() if None in found}
     found = []
@@ -98,7 +98,7 @@ def _address(row: dict[str, Any]) -> str | None:
     return source if source.startswith(("http://", "https://", "s3://", "gs://", "az://")) else None
 
 
-def _recorded_sizes(reader: Reader, run: Run) -> dict[tuple[int, int, int], tuple[int, int]]:
+def _read_recorded_sizes(reader: Reader, run: Run) -> dict[tuple[int, int, int], tuple[int, int]]:
     """Return (width, height) of each decoded source that was a picture."""
     rows = reader.sql(
         """

@@ -52,7 +52,7 @@ class ChosenRow(SelectedSample):
 _COLUMNS = tuple(SelectedSample.__annotations__)
 
 
-def chosen_rows(
+def choose_rows(
     reader: Reader,
     run: Run,
     where: str = "",

@@ -147,13 +147,13 @@ def _graded_boxes(trace: Trace, space: SourceSpace | None, kind: str) -> list[Ov
             class_name=row["class_name"],
             score=row["score"],
             outcome=row["outcome"],
-            keypoints=_moved_points(space, row["keypoints"]),
+            keypoints=_move_points(space, row["keypoints"]),
         )
         for row, corners in zip(rows, placed.tolist(), strict=True)
     ]
 
 
-def _moved_points(space: SourceSpace, keypoints: Sequence[float] | None) -> list[float] | None:
+def _move_points(space: SourceSpace, keypoints: Sequence[float] | None) -> list[float] | None:
     if keypoints is None:
         return None
     points = np.array(keypoints, dtype=np.float64).reshape(-1, 3)

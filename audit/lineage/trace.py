@@ -263,7 +263,11 @@ class Trace(PrintableView):
 
         visits = RecordedVisits(self.reader, self.run.run_id)
         what = rebuild_pipeline(
-            self.run, self.reader.location, named=visits.named_stages(), split=self.sample["split"], trust=self.trust
+            self.run,
+            self.reader.location,
+            named=visits.find_named_stages(),
+            split=self.sample["split"],
+            trust=self.trust,
         )
         key = (self.sample["epoch"], self.sample["index"], self.sample["visit"])
         states = {} if what.seeded else visits.states([key]).get(key, {})

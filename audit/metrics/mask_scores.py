@@ -33,7 +33,7 @@ class ClassScore:
         return self.shared / self.target if self.target else None
 
 
-def counted_pixels(target: Array, classes: int) -> Array:
+def find_counted_pixels(target: Array, classes: int) -> Array:
     """Return which pixels of a target mask are judged: losses leave negative numbers out, and 255 unless it is a class."""
     return np.asarray((target >= 0) & ((target != IGNORED_CLASS) | (classes > IGNORED_CLASS)))
 

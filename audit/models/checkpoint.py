@@ -76,7 +76,7 @@ def _weights_in(value: object) -> object | None:
     return None
 
 
-def hinted_arch(checkpoint: Mapping[str, Any]) -> str | None:
+def find_hinted_arch(checkpoint: Mapping[str, Any]) -> str | None:
     """Return the architecture that a checkpoint names, at its top level or in its training arguments."""
     places = [
         checkpoint,

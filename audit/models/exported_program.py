@@ -38,7 +38,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
             f"{path} is {kind} that cannot be loaded: {reason}", hint="Export it again with this version of torch."
         ) from error
     loaded = LoadedModel(module=module, spec=spec, digest=digest, format="exported")
-    if (fixed := _fixed_batch(program)) is not None:
+    if (fixed := _find_fixed_batch(program)) is not None:
         loaded.notes.append(
             f"The program was exported for batches of exactly {fixed} samples. Export it with a dynamic first "
             "dimension to use other batch sizes."
@@ -46,7 +46,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     return complete_model(loaded, *identify(module, options.arch), device=options.device)
 
 
-def _fixed_batch(program: torch.export.ExportedProgram) -> int | None:
+def _find_fixed_batch(program: torch.export.ExportedProgram) -> int | None:
     """Return the size of the inputs' first dimension, if the program accepts no other."""
     inputs = set(program.graph_signature.user_inputs)
     for node in program.graph.nodes:

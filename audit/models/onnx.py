@@ -38,7 +38,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         format="onnx",
         classes=classes_of(dict(session.get_modelmeta().custom_metadata_map)),
     )
-    fixed = _fixed_size(session.get_inputs()[0].shape)
+    fixed = _find_fixed_size(session.get_inputs()[0].shape)
     if fixed is not None and fixed != 1:
         loaded.notes.append(
             f"The model was exported for batches of exactly {fixed} samples. Export it with a dynamic first dimension "
@@ -57,7 +57,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.session = session
         self.names = [each.name for each in session.get_inputs()]
-        self.one_by_one = _fixed_size(session.get_inputs()[0].shape) == 1
+        self.one_by_one = _find_fixed_size(session.get_inputs()[0].shape) == 1
 
     def forward(self, *values: torch.Tensor, **named: torch.Tensor) -> Any:
         """Return the graph's output, or a tuple of its outputs."""
@@ -76,7 +76,7 @@ class OnnxModule(nn.Module):
         return [torch.from_numpy(array).to(device) for array in self.session.run(None, feed)]
 
 
-def _fixed_size(shape: list[object]) -> int | None:
+def _find_fixed_size(shape: list[object]) -> int | None:
     """Return the size of the first dimension if the graph accepts no other."""
     return shape[0] if shape and isinstance(shape[0], int) else None
 

@@ -31,7 +31,7 @@ def logits_of(output: object, *, batch: int | None = None, module: nn.Module | N
     """
     if isinstance(output, torch.Tensor):
         return _check_shape(output, batch)
-    named = named_logits(output)
+    named = find_named_logits(output)
     if named is not None:
         return logits_of(named, batch=batch, module=module)
     if list_entries(output, batch) is None:
@@ -39,7 +39,7 @@ def logits_of(output: object, *, batch: int | None = None, module: nn.Module | N
     return _only_candidate(dict(iterate_leaves(output, batch)), _kind(output), batch, module)
 
 
-def named_logits(output: object) -> object | None:
+def find_named_logits(output: object) -> object | None:
     """Return the entry or attribute `logits` of what a model returned; None if it has none."""
     if isinstance(output, Mapping):
         return output.get("logits")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from audit.errors import MissingExtra, ModelError
-from audit.models.checkpoint import hinted_arch
+from audit.models.checkpoint import find_hinted_arch
 from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model
 from audit.models.files import digest_of, head, require_file
@@ -39,7 +39,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
         ) from error
     if not state:
         raise ModelError(f"{path} holds no tensors.", hint="Save the model's state dict.")
-    fitted = fit(state, options.arch, hinted_arch(metadata), options.builder, what=str(path))
+    fitted = fit(state, options.arch, find_hinted_arch(metadata), options.builder, what=str(path))
     loaded = LoadedModel(
         module=fitted.module,
         spec=spec,

@@ -97,10 +97,10 @@ def table() -> tuple[Signature, ...]:
 
 def is_current(library: str) -> bool:
     """Return whether the table was made with the installed version of a library; asking does not import it."""
-    return bool(_content()["versions"].get(library) == _installed_version(library))
+    return bool(_content()["versions"].get(library) == _find_installed_version(library))
 
 
-def _installed_version(library: str) -> str | None:
+def _find_installed_version(library: str) -> str | None:
     try:
         return version(library).partition("+")[0]  # without the build, such as +cpu
     except PackageNotFoundError:
@@ -141,7 +141,7 @@ def rebuild(path: Path = TABLE) -> int:
             continue
         fields = [row.library, row.name, dict(row.arguments), row.tensors, row.names, row.shapes, row.heads, row.tops]
         lines.append(json.dumps(fields, separators=(",", ":")))
-    versions = json.dumps({library: _installed_version(library) for library in ("torchvision", "timm")})
+    versions = json.dumps({library: _find_installed_version(library) for library in ("torchvision", "timm")})
     path.write_text(f'{{"versions":{versions},"rows":[\n' + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
     return len(lines)
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError, NeedsTrust
-from audit.models.checkpoint import find_weights, hinted_arch, is_state_dict, plain_facts
+from audit.models.checkpoint import find_hinted_arch, find_weights, is_state_dict, plain_facts
 from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model, identify
 from audit.models.expected_input import find_stated_input
@@ -72,7 +72,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     about = {} if bare else content
     if isinstance(weights, nn.Module):
         return _whole_module(weights, spec, digest, options, about)
-    fitted = fit(_tensors(weights), options.arch, hinted_arch(about), options.builder, what=str(path))
+    fitted = fit(_tensors(weights), options.arch, find_hinted_arch(about), options.builder, what=str(path))
     loaded = LoadedModel(
         module=fitted.module,
         spec=spec,

@@ -37,7 +37,7 @@ class FittedModel:
     notes: list[str] = field(default_factory=list)
 
 
-def unwrapped_states(state: State) -> Iterator[tuple[State, list[str]]]:
+def unwrap_states(state: State) -> Iterator[tuple[State, list[str]]]:
     """Yield the state unchanged, then with one wrapper's prefix after another removed, each with notes."""
     notes: list[str] = []
     yield state, []
@@ -112,7 +112,7 @@ def fit(
 
 def _fit_named(state: State, arch: str, what: str) -> FittedModel:
     architecture, first_misfit = find_architecture(arch), None
-    for peeled, notes in unwrapped_states(state):
+    for peeled, notes in unwrap_states(state):
         shapes = shapes_of(peeled)
         match = fit_named(architecture, shapes)
         wrong = misfits(expected_shapes(match.architecture, match.num_classes), shapes)
@@ -127,7 +127,7 @@ def _fit_named(state: State, arch: str, what: str) -> FittedModel:
 
 def _fit_recognised(state: State, what: str) -> FittedModel:
     failure: UnknownArchitecture | None = None
-    for peeled, notes in list(unwrapped_states(state)):
+    for peeled, notes in list(unwrap_states(state)):
         try:
             match = recognise(shapes_of(peeled), f"The weights in {what}")
         except UnknownArchitecture as error:
@@ -190,7 +190,7 @@ def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> F
 
     module, wrong = build_module(builder, state), ""
     wanted = shapes_of(module.state_dict())
-    for peeled, notes in unwrapped_states(state):
+    for peeled, notes in unwrap_states(state):
         shapes = shapes_of(peeled)
         wrong = misfits(wanted, shapes)
         if not wrong:

@@ -27,7 +27,7 @@ def is_list_of_tensors(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and bool(value) and all(isinstance(one, torch.Tensor) for one in value)
 
 
-def listed_samples(data: Any, count: int) -> Iterator[list[torch.Tensor]]:
+def split_listed_samples(data: Any, count: int) -> Iterator[list[torch.Tensor]]:
     """Yield the lists of a batch that may have one tensor for each of its `count` samples."""
     parts = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, (tuple, list)) else []
     for part in (data, *parts):
@@ -44,7 +44,7 @@ def object_references(data: Any) -> Iterator[weakref.ref[Any]]:
                 yield weakref.ref(part)
 
 
-def viewed_rows(own: torch.Tensor, other: torch.Tensor) -> list[int] | None:
+def find_viewed_rows(own: torch.Tensor, other: torch.Tensor) -> list[int] | None:
     """Return which rows of `own` the tensor `other` is a view of; None if it is not a view, or cuts through samples."""
     try:
         if other.dim() == 0 or own.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():

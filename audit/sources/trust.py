@@ -64,7 +64,7 @@ def is_recorded_here(recipe: Mapping[str, Any]) -> bool:
     return recording_key.is_signed(_message(recipe), recipe.get("signature"))
 
 
-def changed_code(recipe: Mapping[str, Any]) -> list[str]:
+def find_changed_code(recipe: Mapping[str, Any]) -> list[str]:
     """Return the recorded code files, imported ones included, that have changed or no longer exist."""
     builders = builders_of(recipe)
     listed = [*(recipe.get("code") or ()), *builders, *(one for builder in builders for one in builder.get("code", ()))]
@@ -75,7 +75,7 @@ def changed_code(recipe: Mapping[str, Any]) -> list[str]:
 
 def is_derivable(run: Run, trust: bool = False) -> bool:
     """Return whether missing outputs may be recomputed without --trust: only by the same code that this machine ran."""
-    return trust or not _code(run.recipe, NAMES) or (is_recorded_here(run.recipe) and not changed_code(run.recipe))
+    return trust or not _code(run.recipe, NAMES) or (is_recorded_here(run.recipe) and not find_changed_code(run.recipe))
 
 
 def require_trust(run: Run, trust: bool = False, using: Collection[str] = NAMES) -> bool:
@@ -92,7 +92,7 @@ def require_trust(run: Run, trust: bool = False, using: Collection[str] = NAMES)
     # Code without its own file, such as a dataset of torchvision, is covered only by the signature.
     if unknown := [one for one in named if not here or (one.file is not None and one.file not in recorded)]:
         raise _refusal(run, [str(one) for one in unknown], here)
-    changed = changed_code(recipe) if here else []
+    changed = find_changed_code(recipe) if here else []
     for file in changed:
         if file.endswith(".py") and os.path.exists(file) and named:
             warnings.warn(

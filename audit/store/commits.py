@@ -52,7 +52,7 @@ def log_path(run_id: str, commit: int) -> str:
     return f"{run_folder(run_id)}/{LOG_FOLDER}/{commit:010d}.json"
 
 
-def logged_commits(filesystem: Filesystem, run_id: str) -> list[int]:
+def list_logged_commits(filesystem: Filesystem, run_id: str) -> list[int]:
     """Return the numbers of the commits that have a record in the run's log, in order."""
     names = filesystem.list(f"{run_folder(run_id)}/{LOG_FOLDER}")
     stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
@@ -141,7 +141,7 @@ def remove_old_records(filesystem: Filesystem, run_id: str, commit: int, *, is_o
     """Delete records that a snapshot has made superfluous. Only who holds the run's lock may do it."""
     folder = f"{run_folder(run_id)}/{LOG_FOLDER}"
     # Oldest first: a process that lists the log meanwhile sees that its beginning is gone, and starts again.
-    for number in logged_commits(filesystem, run_id):
+    for number in list_logged_commits(filesystem, run_id):
         if number <= commit:
             filesystem.remove(log_path(run_id, number))
     if not is_open and filesystem.exists(folder):

@@ -112,7 +112,7 @@ _LONE_VISITS = """
 """
 
 
-def matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dict[str, str]:
+def write_matching_queries(a: str, b: str, *, sources_are_unique: bool = False) -> dict[str, str]:
     """Return the queries that match the visits of two runs, by the name of the table that each makes; later ones read earlier ones.
 
     `a` and `b` are the conditions that a row belongs to the run and the epoch. Visits of one source are matched by the

@@ -20,8 +20,8 @@ from audit.store.commits import (
     LOG_FOLDER,
     RUNS_FOLDER,
     check_seal,
+    list_logged_commits,
     log_path,
-    logged_commits,
     manifest_path,
     run_folder,
     unseal,
@@ -200,7 +200,7 @@ def read_manifest(filesystem: Filesystem, run_id: str, data: bytes | Exception |
             )
         if not manifest.is_open:
             return manifest
-        later = [number for number in logged_commits(filesystem, run_id) if number > manifest.commit]
+        later = [number for number in list_logged_commits(filesystem, run_id) if number > manifest.commit]
         is_gapless = later == list(range(manifest.commit + 1, manifest.commit + 1 + len(later)))
         if later and is_gapless and _take_on(filesystem, manifest, later):
             return manifest

@@ -46,14 +46,14 @@ class StampedRows:
 def tables_of(batches: Sequence[StampedRows]) -> dict[str, pa.Table]:
     """Return the rows of several batches as tables of the store, in the order of the batches."""
     if len({batch.stamp.indices is None for batch in batches}) > 1:
-        return joined_tables([batch.tables() for batch in batches])
+        return join_stamped_tables([batch.tables() for batch in batches])
     gathered = [batch.gathered for batch in batches if batch.gathered is not None]
     if len(gathered) == len(batches):
         counts = {name: [rows[name].rows for rows in gathered] for name in gathered[0]}
         tables = wire.to_tables({name: Columns.join([rows[name] for rows in gathered]) for name in gathered[0]})
     else:
         each = [batch.unstamped_tables() for batch in batches]
-        tables = joined_tables(each)
+        tables = join_stamped_tables(each)
         counts = {name: [one[name].num_rows if name in one else 0 for one in each] for name in tables}
     stamps = [batch.stamp for batch in batches]
     return {name: wire.stamp_rows(name, table, stamps, counts[name]) for name, table in tables.items()}
@@ -83,7 +83,7 @@ class ColumnRows:
 Rows: TypeAlias = pa.Table | ColumnRows
 
 
-def joined_tables(each: Sequence[Mapping[str, Rows]]) -> dict[str, pa.Table]:
+def join_stamped_tables(each: Sequence[Mapping[str, Rows]]) -> dict[str, pa.Table]:
     """Return the rows of several batches as tables, one behind the other by name."""
     names = dict.fromkeys(name for tables in each for name in tables)
     return {name: _join([tables[name] for tables in each if name in tables]) for name in names}

@@ -75,7 +75,7 @@ def _last_epoch_condition(run: str) -> str:
     return f"run_id = known_run({run}) AND epoch = {epoch}"
 
 
-def _chosen_run(side: str) -> dict[str, str]:
+def _choose_run(side: str) -> dict[str, str]:
     """Return queries that look up the run of a macro's parameter and its last complete epoch, once for all that ask for them."""
     run = f"(SELECT run_id FROM run_{side})"
     newest = f"SELECT max(epoch) FROM samples WHERE run_id = {run}"
@@ -98,7 +98,7 @@ def _side(row: str, side: str) -> str:
 
 
 _MATCHES_MACRO = comparison.with_clause(
-    _chosen_run("a") | _chosen_run("b") | comparison.matching_queries(_is_chosen("a"), _is_chosen("b"))
+    _choose_run("a") | _choose_run("b") | comparison.write_matching_queries(_is_chosen("a"), _is_chosen("b"))
 )
 _RUNS = ("(SELECT run_id FROM run_a)", "(SELECT run_id FROM run_b)")
 _FLIPS_MACRO = comparison.flip_query(

@@ -87,13 +87,13 @@ def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
         if rows.rows:
             fields = PACKED_SCHEMAS[name]
             arrays = [
-                _column(rows, field) if field.name != _BLOBS else _borrowed_blobs(rows.data[_BLOBS]) for field in fields
+                _column(rows, field) if field.name != _BLOBS else _borrow_blobs(rows.data[_BLOBS]) for field in fields
             ]
             found[name] = pa.Table.from_arrays(arrays, names=fields.names)
     return found
 
 
-def _borrowed_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
+def _borrow_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
     """Return payloads as a column: large ones where they lie, small ones one behind the other."""
     chunks: list[pa.Array] = []
     small: list[bytes | None] = []
@@ -121,7 +121,7 @@ def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
 
 
 def _column(rows: Columns, field: pa.Field) -> pa.Array:
-    found = rows.strided_values(field.name)
+    found = rows.read_strided_values(field.name)
     return null_column(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
 
 

@@ -137,10 +137,10 @@ FINDER = CodeFinder()
 
 def is_ours(module: ModuleType) -> bool:
     """Return whether the module was executed by `CodeLoader`, so that its bytes are known."""
-    return executed_code(module) is not None
+    return find_executed_code(module) is not None
 
 
-def executed_code(module: ModuleType) -> CodeFile | None:
+def find_executed_code(module: ModuleType) -> CodeFile | None:
     """Return the bytes that a module was executed from; None where they are not known."""
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return loader.code if isinstance(loader, CodeLoader) else None
@@ -176,7 +176,7 @@ def _to_printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def changed_files(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+def find_changed_files(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """Return (file, digest then, digest now) of the recorded code files that have changed; missing ones are left out."""
     for one in recorded:
         file, before = one.get("file"), one.get("sha256")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from audit.usercode.files import CodeFile, executed_code
+from audit.usercode.files import CodeFile, find_executed_code
 from audit.usercode.process import is_older_than_process
 
 
@@ -21,7 +21,7 @@ def digest_in_memory(file: CodeFile) -> str | None:
     module = _find_loaded(file)
     if module is None:
         return file.sha256  # not imported here: an import finds these bytes
-    code = executed_code(module)
+    code = find_executed_code(module)
     if code is not None:
         return code.sha256
     return file.sha256 if is_older_than_process(file.path) or _agrees(module, file) else None

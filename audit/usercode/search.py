@@ -13,7 +13,7 @@ import site
 import sys
 import sysconfig
 
-from audit.usercode.files import CodeFile, CodeFiles, executed_code, is_ours, read_bytes
+from audit.usercode.files import CodeFile, CodeFiles, find_executed_code, is_ours, read_bytes
 from audit.usercode.process import is_older_than_process
 
 _AUDIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -173,7 +173,7 @@ def forget_changed(files: CodeFiles) -> None:
 
 def _is_current(file: CodeFile) -> bool:
     module = sys.modules[file.module]
-    code = executed_code(module)
+    code = find_executed_code(module)
     if code is not None:
         return code == file
     return is_older_than_process(file.path)

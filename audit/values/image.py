@@ -19,7 +19,7 @@ from audit.values import compression, hashing, statistics, thumbnail
 from audit.values import native as loops
 from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind, damage_error, pack, unpack
 from audit.values.bits import pack_rgb, unpack_rgb
-from audit.values.pixels import CORE, PLAIN_CLASSES, padded_rgb, plain_pixels, raw_rgb, summed_rgb
+from audit.values.pixels import CORE, PLAIN_CLASSES, pad_rgb, plain_pixels, raw_rgb, sum_rgb
 
 _BYTE_MODES = frozenset(("L", "P", "PA", "LA", "La", "RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "HSV"))
 _DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
@@ -99,7 +99,7 @@ class ImageKind(ValueKind):
                 if found is not None:
                     return found
             shape, size = (height, width, 3), _size(value)
-            words, sums = summed_rgb(value)
+            words, sums = sum_rgb(value)
             digest = hashing.digest_parts(self.name, "RGB", shape, words, *_transparency(value))
             stats = statistics.of_sums(3 * width * height, sums) if sums is not None else _statistics(value)
             return Facts(self.name, "uint8", shape, "RGB", digest, *stats, size)
@@ -171,7 +171,7 @@ class ImageKind(ValueKind):
     def _digest(self, image: Image.Image) -> str:
         shape = _shape(image)
         if image.mode == "RGB":
-            return hashing.digest_parts(self.name, "RGB", shape, padded_rgb(image), *_transparency(image))
+            return hashing.digest_parts(self.name, "RGB", shape, pad_rgb(image), *_transparency(image))
         raw = image.tobytes()
         palette = _palette(image)
         if palette is None:

@@ -50,15 +50,15 @@ _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-def padded_rgb(image: Image.Image) -> npt.NDArray[np.uint32]:
+def pad_rgb(image: Image.Image) -> npt.NDArray[np.uint32]:
     """Return one word per pixel, bytes R, G, B, 255: equal to `image.convert("RGBX").tobytes()`.
 
     The array is this thread's scratch space and is overwritten by the next call.
     """
-    return summed_rgb(image)[0]
+    return sum_rgb(image)[0]
 
 
-def summed_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]:
+def sum_rgb(image: Image.Image) -> tuple[npt.NDArray[np.uint32], Sums | None]:
     """Return the same as `padded_rgb`, and (min, max, sum, sum of squares, zeros) of all bands where the compiled loops give them along."""
     count = image.width * image.height
     out = scratch(count)

@@ -107,7 +107,7 @@ class TensorKind(ValueKind):
         if metadata is None and own_class is None:
             return hashing.digest_parts(self.name, dtype, shape, raw)
         return hashing.digest_parts(
-            self.name, dtype, shape, raw, tv.digested_metadata(metadata), tv.digested_metadata(own_class, 3)
+            self.name, dtype, shape, raw, tv.encode_metadata(metadata), tv.encode_metadata(own_class, 3)
         )
 
     def observe(self, value: Any) -> Facts:

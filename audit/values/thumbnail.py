@@ -128,7 +128,7 @@ def _average_boxes(values: Any, bands: Any) -> Image.Image | None:
     if factor == 1 or factor > _FACTOR or not (floats or values.dtype == np.uint8) or not values.dtype.isnative:
         return None
     if loops.native is None or not values.flags.c_contiguous:
-        return _averaged_by_pillow(bands, count, factor)
+        return _average_by_pillow(bands, count, factor)
     small = loops.native.shrink(values, floats, *_layout(values, bands), factor)
     return None if small is None else _from_bytes(small, -(-height // factor), -(-width // factor), count)
 
@@ -152,7 +152,7 @@ def _encode_tiny(values: Any, bands: Any) -> Preview | None:
     return None if pixels is None else _png(pixels, height, width, count)
 
 
-def _averaged_by_pillow(bands: Any, count: int, factor: int) -> Image.Image | None:
+def _average_by_pillow(bands: Any, count: int, factor: int) -> Image.Image | None:
     planes = [np.asarray(Image.fromarray(np.ascontiguousarray(bands[..., k])).reduce(factor)) for k in range(count)]
     means = np.stack(planes, axis=2)
     if means.dtype != np.uint8 and not np.isfinite(means.max() - means.min()):

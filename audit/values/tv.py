@@ -63,7 +63,7 @@ def class_of(value: Any) -> dict[str, Any] | None:
     return kept
 
 
-def digested_metadata(metadata: dict[str, Any] | None, since: int = 2) -> bytes:
+def encode_metadata(metadata: dict[str, Any] | None, since: int = 2) -> bytes:
     """Return what of it is part of a digest, after the elements; nothing for a plain tensor."""
     if metadata is None or hashing.version() < since:
         return b""

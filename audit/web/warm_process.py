@@ -86,7 +86,7 @@ class WarmProcess:
                 self._control.sendall(b"K" + LENGTH.pack(pid))
 
     def _ensure_running(self) -> socket.socket:
-        installed = _installed_packages()
+        installed = _list_installed_packages()
         if self.is_warm and self._control is not None and installed == self._installed:
             return self._control
         self._stop()
@@ -125,7 +125,7 @@ def _read_all(connection: socket.socket, deadline: float) -> bytes:
         pieces += piece
 
 
-def _installed_packages() -> tuple[tuple[str, int], ...]:
+def _list_installed_packages() -> tuple[tuple[str, int], ...]:
     """Return when each folder of packages changed last: installing, upgrading and removing change it."""
     found = []
     for folder in sys.path:

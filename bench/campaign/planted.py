@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from audit.engines.resilient_loader import ResilientLoader
 from audit.errors import StoreError
-from audit.store.stamped_rows import StampedRows, joined_tables
+from audit.store.stamped_rows import StampedRows, join_stamped_tables
 from audit.store.write.writer import RunWriter
 from bench.campaign.trial import Trial
 
@@ -46,7 +46,7 @@ class PlantedFault:
 
 
 def _all_tables(tables: Any, stamped: StampedRows | None) -> dict[str, Any]:
-    return joined_tables([tables, stamped.tables()]) if stamped is not None else dict(tables)
+    return join_stamped_tables([tables, stamped.tables()]) if stamped is not None else dict(tables)
 
 
 def _without_stages(self: RunWriter, tables: Any, stamped: StampedRows | None = None, _: int = 0) -> None:

@@ -17,7 +17,7 @@ from audit.api import run
 from audit.checks.integrity.truncated import has_end
 from audit.checks.shared.pixel_guess import blank_background, telling_pixel
 from audit.checks.values.displaced import move_of
-from audit.checks.values.overflow import wrapped_levels
+from audit.checks.values.overflow import find_wrapped_levels
 
 Array = np.ndarray[Any, Any]
 Change = Callable[[Array, int], Array]
@@ -147,15 +147,15 @@ _CLEAN: dict[str, Callable[[Image.Image], Image.Image]] = {
 @pytest.mark.parametrize("change", _CLEAN)
 def test_changes_of_levels_are_not_overflow(tiles: list[Array], change: str) -> None:
     for pixels in tiles[::8]:
-        assert wrapped_levels(pixels, np.asarray(_CLEAN[change](Image.fromarray(pixels)))) is None
+        assert find_wrapped_levels(pixels, np.asarray(_CLEAN[change](Image.fromarray(pixels)))) is None
 
 
 @pytest.mark.parametrize("factor", [1.5, 2.0])
 def test_a_product_that_wraps_is_overflow(tiles: list[Array], factor: float) -> None:
     ramp = np.tile(np.arange(256, dtype=np.uint8), (8, 1))
-    assert wrapped_levels(ramp, (ramp * factor).astype(np.int64).astype(np.uint8)) is not None
+    assert find_wrapped_levels(ramp, (ramp * factor).astype(np.int64).astype(np.uint8)) is not None
     # A tile of few levels shows too little; of 32 pictures one suffices.
-    assert sum(wrapped_levels(p, (p * factor).astype(np.int64).astype(np.uint8)) is not None for p in tiles) > 100
+    assert sum(find_wrapped_levels(p, (p * factor).astype(np.int64).astype(np.uint8)) is not None for p in tiles) > 100
 
 
 def _bytes(image: Image.Image, form: str) -> bytes:
@@ -338,4 +338,4 @@ def test_levels_of_one_pixel_do_not_show_an_overflow(repeated: int) -> None:
     drawing[300 : 300 + repeated] = np.repeat(np.arange(100, 110), 6)[:repeated]
     moved[300 : 300 + repeated] = drawing[300 : 300 + repeated]
     moved[300 : 300 + repeated : 3] = 0
-    assert wrapped_levels(drawing.reshape(28, 28), moved.reshape(28, 28)) is None
+    assert find_wrapped_levels(drawing.reshape(28, 28), moved.reshape(28, 28)) is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import audit
-from audit.provenance import git_commit, shown_command
+from audit.provenance import describe_command, git_commit
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from audit.provenance import git_commit, shown_command
 )
 def test_secrets_are_not_shown(arguments: list[str], shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "hunter2")
-    assert shown_command("/home/me/train.py", arguments) == shown
+    assert describe_command("/home/me/train.py", arguments) == shown
 
 
 def test_asking_for_the_commit_leaves_the_repository_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_a_strided_column_holds_what_was_appended(rows: list[tuple[bool, int]]) 
         columns.append(("a", "b"), (number, -number)) if is_whole else columns.append(("a",), (number,))
         expected.append((number, -number if is_whole else None))
     for place, name in enumerate(("a", "b")):
-        found = columns.strided_values(name)
+        found = columns.read_strided_values(name)
         values = [None] * len(rows) if found is None else found[0][found[1] :: found[2]]
         assert values == [row[place] for row in expected]
 
@@ -99,4 +99,4 @@ def test_a_row_with_too_few_or_too_many_values_is_refused(row: tuple[int, ...]) 
     columns = Columns(("a", "b"))
     columns.append(("a", "b"), row)
     with pytest.raises(ValueError, match="a, b"):
-        columns.strided_values("a")
+        columns.read_strided_values("a")

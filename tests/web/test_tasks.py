@@ -193,7 +193,7 @@ def test_a_stage_that_scales_looks_no_brighter(client: TestClient) -> None:
 
 
 def test_many_pictures_are_looked_at_on_request_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("audit.web.pages.map._UNASKED", 3)
+    monkeypatch.setattr("audit.web.pages.map._MOST_UNASKED", 3)
     unasked = client.get("/run/regression/trace/1/similar")
     assert "Look for similar pictures" in unasked.text
     assert "look alike" not in unasked.text

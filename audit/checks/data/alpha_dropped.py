@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import OpenFile, SourceFile, chosen_files, open_files
+from audit.checks.shared.files import OpenFile, SourceFile, choose_files, open_files
 from audit.checks.shared.headers import headers
 from audit.picture_formats import open_picture
 
@@ -66,7 +66,7 @@ class AlphaDropped(Check):
         # A loader that converts to RGB drops it before anything is recorded, so only the file can show it.
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(png|webp|gif|tiff?|tga)$')"
         plain = f"index IN (SELECT index FROM {context.load_outputs} WHERE mode IN ('RGB', 'L'))"
-        files = chosen_files(context, context.options["files"], f"{may} AND {plain}")
+        files = choose_files(context, context.options["files"], f"{may} AND {plain}")
         hiding = [file for file, header in headers(context, files) if header is None or header.transparent]
         loaded = self._find_loaded(context, hiding)
         for file, found in open_files(hiding):

@@ -34,7 +34,7 @@ class ConflictingLabels(Check):
         rows = context.offenders(query)
         several = len({row["split"] for row in context.facts.epochs}) > 1
         labels = {row["content"]: set(row["labels"]) for row in rows}
-        yield from _mixed_classes(context, rows, labels)
+        yield from _find_mixed_classes(context, rows, labels)
         for row in rows:
             if row["content"] not in labels:
                 continue
@@ -53,7 +53,7 @@ class ConflictingLabels(Check):
             )
 
 
-def _mixed_classes(context: Context, rows: list[QueryRow], labels: dict[str, set[str]]) -> Iterable[Finding]:
+def _find_mixed_classes(context: Context, rows: list[QueryRow], labels: dict[str, set[str]]) -> Iterable[Finding]:
     """Report classes that have the same content as one finding each, and remove that content from `labels`.
 
     Never if the configuration has an allow-list: it names samples.

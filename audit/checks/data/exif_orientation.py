@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import SourceFile, chosen_files
+from audit.checks.shared.files import SourceFile, choose_files
 from audit.checks.shared.headers import headers
 from audit.picture_formats import open_picture
 from audit.tables import StageOutputRow
@@ -28,7 +28,7 @@ class ExifOrientation(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         may = "status = 'ok' AND regexp_matches(lower(source), '\\.(jpe?g|jfif|tiff?|png|webp|heic|avif)$')"
-        files = chosen_files(context, context.options["files"], may)
+        files = choose_files(context, context.options["files"], may)
         if not files:
             raise Skip("no file has a format that can hold EXIF data")
         unread = 0

@@ -59,9 +59,9 @@ class Leakage(Check):
         if len(splits) > 1 and any(row["stage"] == 0 and row["kind"] == "text" for row in context.profile):
             yield from _find_rewritten_texts(context)
         if any(row["stage"] == 0 and row["kind"] == "image" for row in context.profile):
-            yield from self._changed_copies(context, other, len(splits) > 1)
+            yield from self._find_changed_copies(context, other, len(splits) > 1)
 
-    def _changed_copies(self, context: Context, other: str, several: bool) -> Iterable[Finding]:
+    def _find_changed_copies(self, context: Context, other: str, several: bool) -> Iterable[Finding]:
         most = context.options["pictures"]
         try:
             if several:

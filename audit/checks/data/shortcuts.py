@@ -8,7 +8,7 @@ from dataclasses import replace
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.added_marks import is_drawn
-from audit.checks.shared.files import chosen_files, spread_evenly
+from audit.checks.shared.files import choose_files, spread_evenly
 from audit.checks.shared.headers import headers
 from audit.checks.shared.shortcut import FACTS, Facts, LabelledSamples, Shortcut
 from audit.checks.shared.shortcut_facts import judge_facts
@@ -123,7 +123,7 @@ class Shortcuts(Check):
 
     def _judge_headers(self, given: LabelledSamples) -> Iterable[Shortcut]:
         """Judge what the headers of the files say."""
-        files = chosen_files(given.context, given.context.options["files"], "status = 'ok' AND label IS NOT NULL")
+        files = choose_files(given.context, given.context.options["files"], "status = 'ok' AND label IS NOT NULL")
         read = [(file.sample, header) for file, header in headers(given.context, files) if header is not None]
         facts: Facts = {
             "quality": ([header.quality for _, header in read], "the compression quality"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.usercode import changed_files
+from audit.usercode import find_changed_files
 
 
 class CodeUnchanged(Check):
@@ -25,7 +25,7 @@ class CodeUnchanged(Check):
         if not recorded:
             raise Skip("the run executed no user code file, or did not record it")
         sql = f"SELECT recipe FROM runs WHERE run_id = {context.run_literal}"
-        for file, before, now in changed_files(recorded):
+        for file, before, now in find_changed_files(recorded):
             yield Finding(
                 f"{file} has changed since the run: its digest is {now[:16]}…, and was {before[:16]}….", sql=sql
             )

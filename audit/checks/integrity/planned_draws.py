@@ -102,7 +102,7 @@ class _RankDraws:
         left = {epoch: length - counts.get(epoch, 0) for epoch in by_epoch}
         if spared := [left[epoch] for epoch, planned in by_epoch.items() if 0 < left[epoch] <= planned.missing_limit]:
             if is_evaluation(split) and any(planned.dropped for planned in by_epoch.values()):
-                yield _dropped_finding(str(split), max(spared), length, rows)
+                yield _make_dropped_finding(str(split), max(spared), length, rows)
             self._context.note(
                 f"up to {max(spared):,} of {length:,} samples were left out of an epoch, because of drop_last or a rank that "
                 "stopped early"
@@ -167,7 +167,7 @@ class _RankDraws:
         return self._context.rows(query, runs=self._names)
 
 
-def _dropped_finding(split: str, dropped: int, length: int, rows: str) -> Finding:
+def _make_dropped_finding(split: str, dropped: int, length: int, rows: str) -> Finding:
     said = "1 sample is" if dropped == 1 else f"{dropped:,} samples are"
     return Finding(
         f"{said} left out of each epoch of the split {split} ({length:,} samples), because its loader has drop_last=True: no result of "

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import OpenFile, SourceFile, chosen_files, open_files
+from audit.checks.shared.files import OpenFile, SourceFile, choose_files, open_files
 
 #: Files of at most this many bytes are hashed in one piece.
 _SMALL = 2**20
@@ -25,7 +25,7 @@ class SourceUnchanged(Check):
     options = settings(files=Option(2_000, "Read at most this many files, evenly chosen; 0 reads all."))
 
     def run(self, context: Context) -> Iterable[Finding]:
-        files = chosen_files(context, context.options["files"], "source_digest IS NOT NULL")
+        files = choose_files(context, context.options["files"], "source_digest IS NOT NULL")
         if not files:
             raise Skip("no sample was read from a file")
         for file, found in open_files(files):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, open_unbuffered_files
+from audit.checks.shared.files import choose_files, open_unbuffered_files
 from audit.picture_formats import open_picture
 from audit.store.bucket.location import is_remote
 
@@ -38,7 +38,7 @@ class Truncated(Check):
         most = context.options["files"]
         if is_remote(context.facts.root or ""):
             most = min(most or _REMOTE, _REMOTE)
-        files = chosen_files(context, most, may)
+        files = choose_files(context, most, may)
         if not files:
             raise Skip("no file is a JPEG, PNG or WebP")
         for file, found in open_unbuffered_files(files):

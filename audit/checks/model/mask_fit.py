@@ -75,7 +75,7 @@ class MaskFit(Check):
         targets = [pair.target for pair in pairs]
         now = _agreements(targets, predicted, ground)
         chance = _count_gains(now, _agreements(_rotate_masks(targets, 7), predicted, ground))
-        down, across = _voted_shift(pairs, ground)
+        down, across = _vote_shift(pairs, ground)
         changes: dict[str, Sequence[Array]] = {
             "they are mirrored, left and right": [mask[:, ::-1] for mask in targets],
             "they are mirrored, top and bottom": [mask[::-1] for mask in targets],
@@ -223,7 +223,7 @@ def _rotate_masks(masks: list[Array], step: int) -> list[Array]:
     return [masks[(place - step) % len(masks)] for place in range(len(masks))]
 
 
-def _voted_shift(pairs: list[MaskPair], ground: int) -> tuple[int, int]:
+def _vote_shift(pairs: list[MaskPair], ground: int) -> tuple[int, int]:
     """Return the shift (down, across) that most pictures agree on: where the objects of both masks correlate best."""
     votes: dict[tuple[int, int], int] = {}
     for pair in pairs:

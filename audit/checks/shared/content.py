@@ -22,7 +22,7 @@ def contents(context: Context) -> str:
     if items not in context.facts.cache:
         undigested = f"FROM {items} WHERE source_digest IS NULL AND status = 'ok' LIMIT 1"
         digested = f"(FROM {items} WHERE source_digest IS NOT NULL)"
-        plain = not context.rows(undigested) and not len(_recurring_hashes(context, "source", digested))
+        plain = not context.rows(undigested) and not len(_find_recurring_hashes(context, "source", digested))
         context.facts.cache[items] = _contents(items, context.run.run_id, plain)
     found: str = context.facts.cache[items]
     return found
@@ -33,7 +33,7 @@ def select_recurring(context: Context) -> str:
     items = contents(context)
     hashes = context.facts.cache.get((items, "recurring"))
     if hashes is None:
-        hashes = context.facts.cache[items, "recurring"] = _recurring_hashes(context, "content", items)
+        hashes = context.facts.cache[items, "recurring"] = _find_recurring_hashes(context, "content", items)
     chosen = "content IS NOT NULL"
     if len(hashes) <= _FEW:
         chosen = f"hash(content) IN ({', '.join(map(str, hashes.tolist())) or 'NULL'})"
@@ -58,7 +58,7 @@ def select_alike(context: Context, having: str, by: tuple[str, ...] = ()) -> str
     )
 
 
-def _recurring_hashes(context: Context, column: str, rows: str) -> np.ndarray[Any, Any]:
+def _find_recurring_hashes(context: Context, column: str, rows: str) -> np.ndarray[Any, Any]:
     """Return the hashes of a column's values that several rows share: 24 bytes a row, where GROUP BY takes 80."""
     query = f"SELECT hash({column}) AS hash FROM {rows} WHERE {column} IS NOT NULL"
     hashes = np.sort(numbers_of(context.reader.sql(query, run=[context.run.run_id]).arrow()["hash"]))

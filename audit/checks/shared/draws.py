@@ -8,7 +8,7 @@ from audit.checks.context import Context
 _CIRCUMSTANCES = "generator IN ('batch', 'key', 'worker') OR starts_with(generator, 'made:')"
 
 
-def drawn_generators(context: Context) -> str:
+def find_drawn_generators(context: Context) -> str:
     """Return SQL for one row of each generator that a visit drew from.
 
     Beside the worker, or a generator that was made, torch's state is kept for its seed, drawn from or not: such rows are left

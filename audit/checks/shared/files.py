@@ -67,7 +67,7 @@ def spread_evenly(most: int, total: int) -> str:
     return f"(index * {most}) % {total} < {most}"
 
 
-def chosen_files(context: Context, most: int, where: str = "true") -> list[SourceFile]:
+def choose_files(context: Context, most: int, where: str = "true") -> list[SourceFile]:
     """Return at most `most` files (0: all) of the items that meet a condition; add a note if some were left out."""
     condition = f"root IS NOT NULL AND source NOT LIKE '%://%' AND {where}"
     total = context.value(f"SELECT count(*) FROM {context.items} WHERE {condition}")

@@ -23,7 +23,7 @@ from audit.checks.shared.hashes import Array, near_pairs
 from audit.checks.shared.lookalike_search import candidate_pairs
 from audit.checks.shared.picture_alignment import COMPARED, SIDE, measure_unexplained
 from audit.checks.shared.tilted_search import tilted_pairs
-from audit.checks.shared.turned_search import turned_pairs
+from audit.checks.shared.turned_search import find_turned_pairs
 
 #: Up to this many pictures all pairs are compared.
 MOST_IN_PAIRS = 20_000
@@ -77,7 +77,7 @@ def find_lookalikes(
         second = thumbnails[pairs[:, 1]]
         found.append((pairs, measure_unexplained(thumbnails[pairs[:, 0]], second[:, :, ::-1] if mirrored else second)))
     limit = _limit(np.concatenate([left for _, left in found]))
-    turned = turned_pairs(thumbnails)
+    turned = find_turned_pairs(thumbnails)
     shown = np.ones(len(thumbnails)) if sides is None else np.minimum(1, np.asarray(sides) / COMPARED) ** 2
     best: dict[tuple[int, int], Lookalike] = {}
     for mirrored, (pairs, left) in enumerate(found):

@@ -12,7 +12,7 @@ from typing import Any
 from audit.checks.base import Skip
 from audit.checks.context import Context
 from audit.checks.shared.content import contents
-from audit.checks.shared.files import chosen_files, open_files, spread_evenly
+from audit.checks.shared.files import choose_files, open_files, spread_evenly
 from audit.picture_formats import open_picture
 from audit.store.read.rows import QueryRow
 
@@ -137,7 +137,7 @@ def _decode(form: str, kind: str, encoding: str, data: bytes) -> Any:
 
 def _from_files(context: Context, most: int) -> Iterator[Picture]:
     failed = 0
-    for file, found in open_files(chosen_files(context, most, "status = 'ok'")):
+    for file, found in open_files(choose_files(context, most, "status = 'ok'")):
         try:
             if isinstance(found, OSError):
                 raise found

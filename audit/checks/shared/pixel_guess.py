@@ -74,7 +74,7 @@ def telling_pixel(
         best = int(np.argmax(right))
         if for_all is None or right[best] > for_all.right:
             for_all = TellingPixel(start + best, int(right[best]), len(labels), guessed, None)
-        named = _named_class(start, tables, classes, samples, guessed, shares)
+        named = _find_named_class(start, tables, classes, samples, guessed, shares)
         if named is not None and (for_one is None or named.share > for_one.share):
             for_one = named
     if (
@@ -108,7 +108,7 @@ def _count_right(learn: Array, tried: Array) -> Array:
     return right
 
 
-def _named_class(
+def _find_named_class(
     start: int, tables: tuple[Array, Array], classes: Array, samples: Array, guessed: float, shares: tuple[float, float]
 ) -> TellingPixel | None:
     """Return the place with a value that names one class."""

@@ -21,7 +21,7 @@ _MOST = 200
 _MOST_CLOSE = 1_000_000
 
 
-def turned_pairs(thumbnails: Array) -> Iterator[tuple[Array, int]]:
+def find_turned_pairs(thumbnails: Array) -> Iterator[tuple[Array, int]]:
     """Yield pairs (i < j), and by how many quarters the second picture is turned to the left against the first."""
     if len(thumbnails) < 2:
         return

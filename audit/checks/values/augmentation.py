@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.draws import drawn_generators
+from audit.checks.shared.draws import find_drawn_generators
 from audit.checks.shared.statistics import wilson
 from audit.records import Stage
 from audit.split_names import EVALUATION
@@ -173,7 +173,7 @@ class Augmentation(Check):
         splits = ", ".join(f"'{name}'" for name in EVALUATION)
         query = (
             "SELECT s.split, r.generator, min(index) AS index, count(*) AS visits "
-            f"FROM {drawn_generators(context)} r JOIN {context.samples} s USING (run_id, epoch, index, visit) "
+            f"FROM {find_drawn_generators(context)} r JOIN {context.samples} s USING (run_id, epoch, index, visit) "
             f"WHERE lower(s.split) IN ({splits}) GROUP BY ALL ORDER BY visits DESC"
         )
         for row in context.rows(query)[:1]:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, open_files
+from audit.checks.shared.files import choose_files, open_files
 from audit.picture_formats import open_picture
 
 Order = str
@@ -39,7 +39,7 @@ class ChannelOrder(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        files = chosen_files(context, max(1, context.options["files"]), "status = 'ok'")
+        files = choose_files(context, max(1, context.options["files"]), "status = 'ok'")
         if not files:
             raise Skip("no sample was read from one file")
         listed = ", ".join(str(file.index) for file in files)
@@ -120,6 +120,6 @@ def _digests(file: Any) -> Iterator[tuple[str | None, Order]]:
             for kept in (None, {"type": "Image"}):
                 raw = np.frombuffer(form.tobytes(), np.uint8)
                 yield (
-                    hashing.digest_parts("tensor", str(form.dtype), form.shape, raw, tv.digested_metadata(kept)),
+                    hashing.digest_parts("tensor", str(form.dtype), form.shape, raw, tv.encode_metadata(kept)),
                     order,
                 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import GRIDS, Context
-from audit.checks.shared.files import OpenFile, chosen_files, open_files
+from audit.checks.shared.files import OpenFile, choose_files, open_files
 from audit.picture_formats import open_picture
 
 
@@ -80,7 +80,7 @@ class Clipped(Check):
         )
         indices = [row["index"] for row in context.offenders(white)]
         listed = ", ".join(map(str, indices))
-        for file, found in open_files(chosen_files(context, 0, f"index IN ({listed})") if indices else ()):
+        for file, found in open_files(choose_files(context, 0, f"index IN ({listed})") if indices else ()):
             if _is_wide(found):
                 yield Finding(
                     f"{context.stage_name(0)} turned {file.source} (index {file.index}) white: its 16 bits were cut "

@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import chosen_files, open_files
+from audit.checks.shared.files import choose_files, open_files
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.stored_values import Visit, channel_axis, stored_values
 from audit.picture_formats import open_picture
@@ -40,7 +40,7 @@ class Overflow(Check):
         seen: dict[int, int] = {}
         for stage, index, before, after in self._pairs(context):
             seen[stage] = seen.get(stage, 0) + 1
-            if (wrapped := wrapped_levels(before, after)) is not None:
+            if (wrapped := find_wrapped_levels(before, after)) is not None:
                 found.setdefault(stage, []).append((index, *wrapped))
         if not seen:
             raise Skip("no stage has 8-bit pictures of one size before and after it that were stored whole")
@@ -82,7 +82,7 @@ def _from_files(context: Context, loaded: dict[int, Array]) -> Iterator[tuple[in
     if context.facts.root is None or not loaded:
         return
     listed = ", ".join(map(str, loaded))
-    for file, found in open_files(chosen_files(context, 0, f"index IN ({listed})")):
+    for file, found in open_files(choose_files(context, 0, f"index IN ({listed})")):
         value = loaded[file.index]
         try:
             if isinstance(found, OSError):
@@ -99,7 +99,7 @@ def is_comparable(before: Array, after: Array) -> bool:
     return before.shape == after.shape and before.dtype == after.dtype == np.uint8 and before.size > 0
 
 
-def wrapped_levels(before: Array, after: Array) -> tuple[int, int] | None:
+def find_wrapped_levels(before: Array, after: Array) -> tuple[int, int] | None:
     """Return the first level that came out at the other end, and what it became; None if none did or more was changed."""
     if not is_comparable(before, after):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.draws import drawn_generators
+from audit.checks.shared.draws import find_drawn_generators
 
 
 class RepeatedDraws(Check):
@@ -32,7 +32,7 @@ class RepeatedDraws(Check):
             raise Skip("no visit drew from a generator whose state was recorded")
         drawn = (
             "SELECT epoch, index, visit, generator, hash(state, block_digest) AS state "
-            f"FROM {drawn_generators(context)}"
+            f"FROM {find_drawn_generators(context)}"
         )
         yield from self._find_repeats_within_epochs(context, drawn)
         if context.options["epochs"]:

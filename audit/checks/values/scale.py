@@ -65,7 +65,7 @@ def judge_pipeline(context: Context, pipeline: list[Stage], limits: Settings | N
             threshold=limits["largest_input"],
             sql=query,
         )
-    elif not normalising and _known_architecture(context) and _unit(given):
+    elif not normalising and _is_known_architecture(context) and _unit(given):
         yield Finding(
             f"The pictures reach {context.run.arch} as 0–1 and were never normalised; "
             "weights of this architecture are usually trained on normalised pictures.",
@@ -147,7 +147,7 @@ def _judge_function(context: Context, pipeline: list[Stage], number: int, stage:
         )
 
 
-def _known_architecture(context: Context) -> bool:
+def _is_known_architecture(context: Context) -> bool:
     """Return whether the architecture is a published one, whose normalisation is not known to `preprocessing`."""
     recipe = context.run.recipe
     return bool(context.run.arch) and recipe.get("kind") == "run" and not recipe.get("expected_input")

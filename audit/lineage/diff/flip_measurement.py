@@ -145,7 +145,7 @@ class _Inputs:
         from audit.lineage.replay.recorded_visits import RecordedVisits
 
         self._visits = RecordedVisits(reader, side.run.run_id)
-        named = self._visits.named_stages()
+        named = self._visits.find_named_stages()
         self._pipeline = rebuild_pipeline(side.run, reader.location, named=named, trust=trust)
         self._pipeline.keep_final = True
         self._paths = {ordinal: stage.path for ordinal, stage in self._visits.stages.items()}

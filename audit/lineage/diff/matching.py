@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from audit.errors import NotFound
 from audit.records import Run, Stage
-from audit.store.comparison import matching_queries
+from audit.store.comparison import write_matching_queries
 from audit.store.read.rows import field_names
 from audit.store.read.scratch import Scratch, TempTable
 from audit.store.sql_literal import literal
@@ -60,7 +60,7 @@ class MatchedVisits:
 def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     """Match the visits of both sides, and return the temporary tables that hold them."""
     unique = all(_sources_are_unique(scratch, side) for side in (a, b))
-    tables = matching_queries(a.rows, b.rows, sources_are_unique=unique)
+    tables = write_matching_queries(a.rows, b.rows, sources_are_unique=unique)
     pairs = tables.pop("pairs")
     kept = {name: scratch.keep(name, query) for name, query in tables.items()}
     alone = kept.pop("alone")

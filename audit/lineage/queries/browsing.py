@@ -130,7 +130,9 @@ def worst_predictions(
     return [(row[0], row[1]) for row in rows]
 
 
-def neighbouring_visits(reader: Reader, run: Run, sample: SampleRow) -> tuple[VisitPlace | None, VisitPlace | None]:
+def find_neighbouring_visits(
+    reader: Reader, run: Run, sample: SampleRow
+) -> tuple[VisitPlace | None, VisitPlace | None]:
     """Return the visits of the same sample before and after this one."""
     places = _visits(reader, run, sample)
     here = places.index(_place(sample))
@@ -160,7 +162,7 @@ def previews(reader: Reader, run: Run, keys: Iterable[Key], stage: int) -> dict[
     )
     found = _previews(reader.sql(query.format("="), parameters=[run.run_id, stage]).fetchall())
     missing = {key for key in wanted if (*key, stage) not in found}
-    shared = _shared_previews(reader, run, missing, stage, query) if missing and stage else {}
+    shared = _find_shared_previews(reader, run, missing, stage, query) if missing and stage else {}
     return {key: found.get((*key, stage)) or shared[key] for key in wanted if (*key, stage) in found or key in shared}
 
 
@@ -184,7 +186,7 @@ def _previews(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[int, int, int, int]
     return {(row[0], row[1], row[2], row[3]): Preview(row[4], bytes(row[5])) for row in rows}
 
 
-def _shared_previews(reader: Reader, run: Run, keys: set[Key], stage: int, query: str) -> dict[Key, Preview]:
+def _find_shared_previews(reader: Reader, run: Run, keys: set[Key], stage: int, query: str) -> dict[Key, Preview]:
     """Return a stage that changed nothing shows what the stage before it shows: the one with the same digest."""
     earlier = _previews(reader.sql(query.format("<"), parameters=[run.run_id, stage]).fetchall())
     if not earlier:

@@ -132,7 +132,7 @@ def block(
     way = "DESC" if descending else "ASC"
     queries = tuple(
         f"SELECT * FROM ({inner}) {beyond} ORDER BY sort_key {way}, index, epoch, visit LIMIT {int(limit)}"
-        for inner in _ordered_samples(picked, order)
+        for inner in _order_samples(picked, order)
     )
     return GalleryBlock(queries, parameters, order)
 
@@ -141,7 +141,7 @@ def place(picked: PickedSamples, key: Key, *, order: str) -> GalleryBlock:
     """Return the one sample that a key names, if it meets the condition: its cursor says where it is in the order."""
     queries = tuple(
         f"SELECT * FROM ({inner}) WHERE epoch = ? AND index = ? AND visit = ? LIMIT 1"
-        for inner in _ordered_samples(picked, order)
+        for inner in _order_samples(picked, order)
     )
     return GalleryBlock(queries, [*key], order)
 
@@ -157,7 +157,7 @@ def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) ->
         f"SELECT {found.format('before')}, {found.format('after')} FROM ("
         f"SELECT max(p.place, {int(many)}) FILTER (p.place < here.place) AS before, "
         f"min(p.place, {int(many)}) FILTER (p.place > here.place) AS after FROM placed p, here)"
-        for inner in _ordered_samples(picked, order)
+        for inner in _order_samples(picked, order)
     )
     return GalleryBlock(queries, [*key], order)
 
@@ -165,7 +165,7 @@ def neighbours(picked: PickedSamples, key: Key, *, order: str, many: int = 1) ->
 def count_earlier(picked: PickedSamples, cursor: str, *, order: str) -> GalleryBlock:
     """Return how many samples come before a cursor."""
     beyond, given = _cursor_condition(cursor, not _expression(order)[1], True, False)
-    queries = tuple(f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _ordered_samples(picked, order))
+    queries = tuple(f"SELECT count(*) AS earlier FROM ({inner}) {beyond}" for inner in _order_samples(picked, order))
     return GalleryBlock(queries, given, order)
 
 
@@ -175,7 +175,7 @@ def _expression(order: str) -> tuple[str, bool]:
     return ORDERS[order]
 
 
-def _ordered_samples(picked: PickedSamples, order: str) -> tuple[str, ...]:
+def _order_samples(picked: PickedSamples, order: str) -> tuple[str, ...]:
     """Return the samples with their sort key, as queries to be tried in order: the first needs fewer columns."""
     expression, descending = _expression(order)
     # A missing or non-finite value sorts last either way; one number makes comparisons total.

@@ -45,7 +45,7 @@ class ComparedCounts(TypedDict):
 _SHOWN_COLUMNS = ", ".join(AlikeSample.__annotations__)
 
 
-def compared_runs(reader: Reader, run: Run) -> list[Run]:
+def list_compared_runs(reader: Reader, run: Run) -> list[Run]:
     """Return the runs that samples are looked for in: this one, those of the same dataset, and others; the newest first."""
     others = [other for other in reversed(reader.runs()) if other.run_id != run.run_id]
     others.sort(key=lambda other: other.dataset != run.dataset)

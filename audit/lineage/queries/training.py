@@ -174,7 +174,7 @@ def cartography(reader: Reader, run: Run, most: int = 4_000) -> list[SampleDynam
     ).rows(SampleDynamics)
 
 
-def forgotten_samples(reader: Reader, run: Run, most: int = 100) -> list[ForgottenSample]:
+def find_forgotten_samples(reader: Reader, run: Run, most: int = 100) -> list[ForgottenSample]:
     """Return samples that were right and then wrong, with how often; and those never right."""
     return reader.sql(
         f"""

@@ -71,7 +71,7 @@ def probe(
     """
     model = ReplayModel(run, reader.location, checkpoint, trust=trust)
     visits = RecordedVisits(reader, run.run_id)
-    pipeline = rebuild_pipeline(run, reader.location, None, visits.named_stages(), split, trust=trust)
+    pipeline = rebuild_pipeline(run, reader.location, None, visits.find_named_stages(), split, trust=trust)
     pipeline.level, pipeline.keep_final = "full", True
     return _Prober(model, run).execute(_batches(pipeline, visits, graded))
 

@@ -53,7 +53,7 @@ def _batches(
     reader: Reader, run: Run, epoch: int, trust: bool, progress: Callable[[Progress], None] | None
 ) -> Iterator[tuple[list[Key], list[Any]]]:
     visits = RecordedVisits(reader, run.run_id)
-    pipeline = rebuild_pipeline(run, reader.location, named=visits.named_stages(), split=None, trust=trust)
+    pipeline = rebuild_pipeline(run, reader.location, named=visits.find_named_stages(), split=None, trust=trust)
     pipeline.keep_final = True
     keys = visits.keys((), epoch, None, None)
     done = 0

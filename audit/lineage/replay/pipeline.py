@@ -23,14 +23,14 @@ from audit.recorders.activity import Activity
 from audit.recorders.by_value import to_send
 from audit.recorders.calls.asked_items import makes_own_items
 from audit.recorders.files.origin import origin_of
-from audit.recorders.items.item_key import ItemKey, recorded_key
+from audit.recorders.items.item_key import ItemKey, read_recorded_key
 from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, restore_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch
-from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
+from audit.recorders.visit.make import MadeVisit, VisitMaker, make_lost_visit, make_stalled_visit
 from audit.records import Run, Stage
 from audit.sources.builder import build_dataset, builders_of
 from audit.sources.contact import allow_contact, allow_sources
@@ -141,7 +141,7 @@ class ReplayPipeline:
 
         One that was asked for by a key without a number has its recorded index, -1; one whose key could not be stored is gone.
         """
-        key = recorded_key(states)
+        key = read_recorded_key(states)
         if key is not None and (index < 0 or not key.is_stored):
             return index if key.is_stored else None
         if root is None or source is None:
@@ -174,7 +174,7 @@ class ReplayPipeline:
     def replay_visit(self, task: Task) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
         if task.index in self._given_up:
-            return self._outcome(task, MadeVisit(stalled_visit(self.pipeline, *self._given_up[task.index])))
+            return self._outcome(task, MadeVisit(make_stalled_visit(self.pipeline, *self._given_up[task.index])))
         request = VisitRequest(task.index, task.epoch, task.states)
         asked = _key_of(task)
         with restore_worker(), values.following_digests(self.digests):
@@ -193,7 +193,7 @@ class ReplayPipeline:
         """Return the outcome of a visit that killed its worker."""
         if task.index in self._given_up:
             return [self.replay_visit(task)]
-        return [self._outcome(task, MadeVisit(lost_visit(self.pipeline)))]
+        return [self._outcome(task, MadeVisit(make_lost_visit(self.pipeline)))]
 
     def _outcome(self, task: Task, made: MadeVisit) -> ReplayedVisit:
         visit = made.visit
@@ -222,7 +222,7 @@ def _batch_of(task: Task) -> tuple[BatchFetch, int]:
 
 def _key_of(task: Task) -> Any:
     """Return what the dataset is asked for."""
-    key = recorded_key(task.states)
+    key = read_recorded_key(task.states)
     return task.place if key is None else key.at(task.place)
 
 

@@ -14,7 +14,7 @@ from audit.lineage.source_state import SourceStates, source_digest_now
 from audit.records import Run, Stage, is_call
 from audit.sources.builder import builders_of, file_of
 from audit.tables import SampleSourceRow
-from audit.usercode import changed_files
+from audit.usercode import find_changed_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,9 +43,9 @@ class Reasons:
 
     def explain_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, State]) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
-        from audit.recorders.items.item_key import recorded_key
+        from audit.recorders.items.item_key import read_recorded_key
 
-        if (key := recorded_key(states)) is not None and not key.is_stored:
+        if (key := read_recorded_key(states)) is not None and not key.is_stored:
             asked = f"the dataset was asked for it by {key.shown}"
             return (
                 "not reproducible",
@@ -130,7 +130,7 @@ class Reasons:
         if spec := recipe.get("pipeline"):
             files.append({"file": file_of(spec), "sha256": recipe.get("pipeline_sha256")})
         files += [*recipe.get("code", ()), *(one for builder in builders_of(recipe) for one in builder.get("code", ()))]
-        for file, before, now in changed_files(files):
+        for file, before, now in find_changed_files(files):
             return "code changed", f"{file}: its SHA-256 was {before[:12]}…, now it is {now[:12]}…"
         return None
 

@@ -94,7 +94,7 @@ class RecordedVisits:
         query = "SELECT 1 FROM graded_predictions WHERE run_id = ? LIMIT 1"
         return bool(self._reader.sql(query, parameters=[self._run_id]).fetchall())
 
-    def named_stages(self) -> list[str]:
+    def find_named_stages(self) -> list[str]:
         """Return the stages that were pointed out by the attribute that holds them, and are known by its name."""
         return [stage.path for stage in self.stages.values() if stage.path.isidentifier()]
 

@@ -63,7 +63,7 @@ def replay(
     for split, part in parts.items():
         # The narrower request of the caller stands; a mapping adds which of its datasets a visit belongs to.
         narrowed = wanted if split is None else dataclasses.replace(wanted, split=split)
-        pipeline = rebuild_pipeline(row, reader.location, part, visits.named_stages(), split, trust=wanted.trust)
+        pipeline = rebuild_pipeline(row, reader.location, part, visits.find_named_stages(), split, trust=wanted.trust)
         Replayer(reader, visits, row, pipeline, model, narrowed, result).execute()
     return result
 

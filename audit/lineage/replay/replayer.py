@@ -202,13 +202,15 @@ class Replayer:
             return None, outcome.failed_stage or "load"
         if fact["source_digest"] and outcome.source_digest and outcome.source_digest != fact["source_digest"]:
             return 0, "load"
-        if any(self.reasons.sources.of(row) not in (None, "unchanged") for row in self._unread_files(outcome, fact)):
+        if any(
+            self.reasons.sources.of(row) not in (None, "unchanged") for row in self._list_unread_files(outcome, fact)
+        ):
             return 0, "load"
         if more := [path for path in outcome.digests if path not in paths]:
             return None, more[0]
         return None
 
-    def _unread_files(self, outcome: ReplayedVisit, fact: RecordedVisit) -> list[SampleSourceRow]:
+    def _list_unread_files(self, outcome: ReplayedVisit, fact: RecordedVisit) -> list[SampleSourceRow]:
         """Return the files of a sample that the replay has not hashed while it made the sample."""
         return [row for row in fact["sources"] if row["ordinal"] or outcome.source_digest is None]
 

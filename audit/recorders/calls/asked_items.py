@@ -15,7 +15,15 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from audit.recorders.calls.callables import find_in_class, held_values, is_a, is_library, is_own_file, items_of, unwrap
+from audit.recorders.calls.callables import (
+    find_in_class,
+    is_a,
+    is_library,
+    is_own_file,
+    items_of,
+    list_held_values,
+    unwrap,
+)
 
 _METHOD = "__getitem__"
 #: Classes of torch's own whose numbering is known.
@@ -97,7 +105,7 @@ def item_functions(dataset: Any, owners: Iterable[Any]) -> list[FunctionType]:
     `owners` are the objects that the dataset holds, itself included.
     """
     datasets = [owner for owner in owners if _is_dataset(owner)]
-    chosen = [part for part in datasets if _is_users(part) and any(_held_datasets(part))]
+    chosen = [part for part in datasets if _is_users(part) and any(_list_held_datasets(part))]
     parts = [part for part in datasets if part is not dataset] if chosen else []
     found = {id(function): function for part in parts if (function := _item_function(type(part))) is not None}
     own = _item_function(type(dataset))
@@ -108,7 +116,7 @@ def item_functions(dataset: Any, owners: Iterable[Any]) -> list[FunctionType]:
 
 def has_one_base(owners: Iterable[Any]) -> bool:
     """Return whether only one of the datasets holds no other dataset."""
-    return sum(_is_dataset(owner) and not any(_held_datasets(owner)) for owner in owners) == 1
+    return sum(_is_dataset(owner) and not any(_list_held_datasets(owner)) for owner in owners) == 1
 
 
 def makes_own_items(dataset: Any) -> bool:
@@ -129,8 +137,8 @@ def _is_dataset(value: Any) -> bool:
     return is_a(value, Dataset) or type(value).__module__.partition(".")[0] == "datasets"
 
 
-def _held_datasets(owner: Any) -> Iterator[Any]:
-    for _, held in held_values(owner):
+def _list_held_datasets(owner: Any) -> Iterator[Any]:
+    for _, held in list_held_values(owner):
         if _is_dataset(held):
             yield held
         elif is_a(held, (list, tuple, dict)):

@@ -19,8 +19,6 @@ from audit.recorders.calls.callables import (
     defaults_of,
     find_in_class,
     function_of,
-    held_callables,
-    held_values,
     is_a,
     is_library,
     is_stage_like,
@@ -29,6 +27,8 @@ from audit.recorders.calls.callables import (
     is_users_class,
     items_of,
     key_of,
+    list_held_callables,
+    list_held_values,
     names_in,
     unwrap,
 )
@@ -69,7 +69,7 @@ class CallSearch:
         self._objects: deque[tuple[str, Any, int]] = deque([("", dataset, 0)])
         for stage in stages:
             # A known stage is not searched for; what it holds may be stages beneath it.
-            self._objects.extend((label, held, 1) for label, held in held_callables(stage).values())
+            self._objects.extend((label, held, 1) for label, held in list_held_callables(stage).values())
         self._run()
 
     def _run(self) -> None:
@@ -96,7 +96,7 @@ class CallSearch:
             self._add_entries(type(value))
             # A dataset may call itself.
             self._add(unwrap(find_in_class(type(value), "__call__")))
-            for name, held in held_values(value):
+            for name, held in list_held_values(value):
                 self._objects.append((name, held, depth + 1))
         elif is_a(value, (list, tuple, dict)):
             self._seen.add(id(value))
@@ -109,9 +109,9 @@ class CallSearch:
         self._alive.append(value)
         self.labels.setdefault(key_of(value), label)
         self._add(function_of(value))
-        for name, held in held_callables(value).values():
+        for name, held in list_held_callables(value).values():
             self._objects.append((name, held, depth + 1))
-        for name, held in held_values(value):
+        for name, held in list_held_values(value):
             # A callable may hold another dataset, or an object with the transforms.
             if not is_stage_like(held) and (is_dataset(held) or is_users(held)):
                 self._objects.append((name, held, depth + 1))

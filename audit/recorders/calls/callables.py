@@ -121,10 +121,10 @@ def is_standard_library(value: Any) -> bool:
     return is_a(name, str) and name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
-def held_values(owner: Any) -> Iterator[tuple[str, Any]]:
+def list_held_values(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield everything that an object or a function holds, with the name it is held by."""
     if is_a(owner, MethodType):
-        yield from held_values(owner.__self__)
+        yield from list_held_values(owner.__self__)
     elif is_a(owner, functools.partial):
         yield "func", owner.func
         yield from ((str(place), value) for place, value in enumerate(owner.args, 1))
@@ -193,7 +193,7 @@ def items_of(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), item) for key, item in list(value.items()))
 
 
-def held_callables(owner: Any) -> dict[Key, tuple[str, Any]]:
+def list_held_callables(owner: Any) -> dict[Key, tuple[str, Any]]:
     """Return the callables that an object holds, in attributes or in lists, tuples and dicts of them, with a label each.
 
     The items of the only list of a container are labelled by their place alone, as in a Compose. A callable in an
@@ -201,7 +201,7 @@ def held_callables(owner: Any) -> dict[Key, tuple[str, Any]]:
     """
     single: list[tuple[str, Any]] = []
     groups: dict[str, list[tuple[str, Any]]] = {}
-    for name, value in held_values(owner):
+    for name, value in list_held_values(owner):
         if is_stage_like(value):
             if not _is_own_method(owner, value) and (is_users(owner) or is_container(value)):
                 single.append((name, value))
@@ -223,7 +223,7 @@ def is_container(value: Any) -> bool:
         return True
     return any(
         not is_stage_like(held) and any(not _is_own_method(value, item) for _, item in _iterate_nested(held, 1))
-        for _, held in held_values(value)
+        for _, held in list_held_values(value)
     )
 
 

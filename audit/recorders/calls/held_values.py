@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from audit.recorders.calls.callables import held_values, is_a, is_users, is_users_class
+from audit.recorders.calls.callables import is_a, is_users, is_users_class, list_held_values
 
 _MOST_HELD = 100_000
 _DEEPEST = 5
@@ -99,7 +99,7 @@ def _parts_of(held: Any) -> Iterator[Any]:
 
 
 def _attributes_of(owner: Any) -> Iterator[Any]:
-    yield from (held for _, held in held_values(owner))
+    yield from (held for _, held in list_held_values(owner))
     for kind in type(owner).__mro__:
         if kind.__module__ != "builtins" and is_users_class(kind):
             yield from list(vars(kind).values())

@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 from audit.recorders.calls.call_search import CallSearch
-from audit.recorders.calls.callables import Key, find_in_class, function_of, held_callables, is_library, key_of
+from audit.recorders.calls.callables import Key, find_in_class, function_of, is_library, key_of, list_held_callables
 from audit.recorders.calls.data_values import carries_data, find_leading_stages, ids_in, is_new_value, is_text_alone
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.stages.describe import as_stable_json, name_of
@@ -212,7 +212,7 @@ class VisitCalls:
     def _list_held(self, target: Any) -> dict[Key, tuple[str, Any]]:
         found = self._held.get(id(target))
         if found is None:
-            found = self._do_unobserved(held_callables, target)
+            found = self._do_unobserved(list_held_callables, target)
             self._held[id(target)] = found
         return found
 
@@ -226,7 +226,7 @@ class VisitCalls:
         for call in self.made:
             call.is_target = call in side and call not in main
 
-    def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
+    def find_unseen_changes(self, item: Any) -> list[tuple[str, str]]:
         """Return pairs of stages between which the value changed without a call: the first one's output went nowhere else.
 
         Two stages in a row may as well work on two values, of a pair of pictures for instance.

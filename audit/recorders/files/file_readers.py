@@ -260,7 +260,7 @@ class _Imports:
             if not any(map(_is_initializing, (*_READERS, *_METHODS))):
                 self._modules = count
             known = {id(reader) for reader in (*_readers, *self._late)}
-            fresh = [reader for reader in _known_readers() if id(reader) not in known]
+            fresh = [reader for reader in _find_known_readers() if id(reader) not in known]
             self._late += [reader for reader in fresh if reader.put()]
         return found
 
@@ -271,9 +271,9 @@ Reader = FunctionSlot | _HeldReader | _HeldMethod | _Imports
 _found_readers: dict[tuple[str, str], Reader | None] = {}
 
 
-def _known_readers() -> Iterator[Reader]:
+def _find_known_readers() -> Iterator[Reader]:
     for package, names in _READERS.items():
-        if (module := _loaded_module(package)) is None:
+        if (module := _find_loaded_module(package)) is None:
             continue
         for name in names:
             if (package, name) not in _found_readers:
@@ -281,7 +281,7 @@ def _known_readers() -> Iterator[Reader]:
             if (reader := _found_readers[package, name]) is not None:
                 yield reader
     for package, methods in _METHODS.items():
-        if (module := _loaded_module(package)) is None:
+        if (module := _find_loaded_module(package)) is None:
             continue
         for kind, name, path in methods:
             key = package, f"{kind}.{name}"
@@ -291,7 +291,7 @@ def _known_readers() -> Iterator[Reader]:
                 yield reader
 
 
-def _loaded_module(package: str) -> ModuleType | None:
+def _find_loaded_module(package: str) -> ModuleType | None:
     """Return a module that has been imported to its end."""
     return None if _is_initializing(package) else sys.modules.get(package)
 
@@ -344,4 +344,4 @@ def find_readers() -> None:
     if len(sys.modules) != _modules:
         _modules = len(sys.modules)
         _threads = _threads or thread_slots()
-        _readers = [*_known_readers(), *_threads, _imports]
+        _readers = [*_find_known_readers(), *_threads, _imports]

@@ -100,7 +100,7 @@ def _origin(dataset: Any, index: int) -> Origin:
         split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
         label = dataset.label(index) if callable(getattr(dataset, "label", None)) else None
         if not hasattr(source, "path"):
-            return named_origin(source, _folder(dataset), split, label, dataset=dataset)
+            return make_named_origin(source, _folder(dataset), split, label, dataset=dataset)
         return Origin(source.path, source.root, source.raw, split, label)
     if isinstance(dataset, Subset) and not makes_own_items(dataset):
         return _origin(dataset.dataset, int(dataset.indices[index]))
@@ -125,7 +125,7 @@ def _origin_of_row(dataset: Any, index: int, row: TableRow) -> Origin:
         return unnamed
     values = row_values(dataset, index)
     if files := row_files(dataset, values):
-        named = named_origin(files if len(files) > 1 else [*files.values()], folder_of_files(dataset))
+        named = make_named_origin(files if len(files) > 1 else [*files.values()], folder_of_files(dataset))
         named.owner, named.number, named.is_listed = dataset, index, True
         return named
     if row.file is None or any(
@@ -138,7 +138,7 @@ def _origin_of_row(dataset: Any, index: int, row: TableRow) -> Origin:
     return Origin(member_name(name, str(row.row)), folder, digest=digest, size=len(data))
 
 
-def archived_origin(item: Any) -> Origin | None:
+def find_archived_origin(item: Any) -> Origin | None:
     """Return the origin of an item that says which member of a tar archive it is, as webdataset's do."""
     if not isinstance(item, Mapping) or not isinstance(item.get("__key__"), str):
         return None
@@ -149,14 +149,14 @@ def archived_origin(item: Any) -> Origin | None:
     archive, root = os.path.basename(path), os.path.abspath(os.path.dirname(path))
     known = members_of(path)
     names = {str(field): f"{item['__key__']}.{field}" for field in item if not str(field).startswith("__")}
-    files = [_archived_file(root, archive, field, name) for field, name in names.items() if name in known]
+    files = [_describe_archived_file(root, archive, field, name) for field, name in names.items() if name in known]
     if not files:
         return None
     first, further = files[0], tuple(files[1:])
     return Origin(first.source, first.root, role=first.role, further=further, digest=first.digest, size=first.bytes)
 
 
-def _archived_file(root: str, archive: str, role: str, member: str) -> OriginFile:
+def _describe_archived_file(root: str, archive: str, role: str, member: str) -> OriginFile:
     data = read_member(member_name(os.path.join(root, archive), member))
     source = member_name(archive, member)
     return OriginFile(source, root, None, None, role, hashlib.sha256(data).hexdigest(), len(data))
@@ -178,7 +178,7 @@ def _takes_item(function: Any) -> bool:
     return sum(one.kind in places and one.default is inspect.Parameter.empty for one in parameters) >= 2
 
 
-def named_origin(
+def make_named_origin(
     source: Any, folder: str | None, split: Any = None, label: int | None = None, *, dataset: Any = None
 ) -> Origin:
     """Return the origin by what somebody calls its source: a path, several, or a mapping by role."""
@@ -187,7 +187,7 @@ def named_origin(
         pairs = [(str(role), path) for role, path in source.items()]
     else:
         pairs = [(None, path) for path in (source if isinstance(source, (list, tuple)) else [source])]
-    files = [_named_file(path, folder, role, dataset) for role, path in pairs if path is not None]
+    files = [_describe_named_file(path, folder, role, dataset) for role, path in pairs if path is not None]
     if not files:
         raise ValueError("no source is named")
     first, given = files[0], split if isinstance(split, str) else None
@@ -196,7 +196,7 @@ def named_origin(
     )
 
 
-def _named_file(path: Any, folder: str | None, role: str | None, dataset: Any) -> OriginFile:
+def _describe_named_file(path: Any, folder: str | None, role: str | None, dataset: Any) -> OriginFile:
     if isinstance(path, str) and "://" in path:
         return OriginFile(path, role=role)
     return replace(file_below(os.path.abspath(os.fsdecode(path)), folder, dataset), role=role)
@@ -233,7 +233,7 @@ class ListedFile(NamedTuple):
         )
 
 
-def listed_file(dataset: Any, index: int) -> ListedFile | None:
+def find_listed_file(dataset: Any, index: int) -> ListedFile | None:
     """Return the file of a sample where the class of the dataset is known to name it by a list alone."""
     if type(dataset) in _LISTS and "source" not in vars(dataset):
         return _file_in_samples(dataset, index)

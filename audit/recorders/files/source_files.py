@@ -103,7 +103,7 @@ def is_data_file(path: str) -> bool:
     return not _is_system(os.path.abspath(path))
 
 
-def observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
+def find_observed_origin(origin: Origin, opened: Sequence[str]) -> Origin:
     """Return the origin of a sample with all its files: those that its dataset names, then those that were opened."""
     if not opened or (len(opened) == 1 and opened[0] == origin.path):
         return origin

@@ -16,7 +16,7 @@ LEFT_OUT_SAMPLE = object()
 FindLayout = Callable[[Any], TensorLayout | None]
 
 
-def collated_rows(data: Any, items: Sequence[Any], find: FindLayout) -> list[Any] | None:
+def find_collated_rows(data: Any, items: Sequence[Any], find: FindLayout) -> list[Any] | None:
     """Return what each item's input became in a batch; None where that is not certain."""
     inputs = [split_item(item)[0] for item in items]
     listed = [split_item(item)[0] for item in data] if isinstance(data, (tuple, list)) else None
@@ -53,7 +53,7 @@ def _rows_in(value: Any, inputs: list[Any], find: FindLayout) -> list[Any] | Non
     if isinstance(value, Mapping):
         return _mapping_rows(value, inputs, find)
     if isinstance(value, (tuple, list)) and 0 < len(value) <= len(inputs):
-        return _listed_rows(value, inputs, find)
+        return _list_rows(value, inputs, find)
     return None
 
 
@@ -84,7 +84,7 @@ def _part_of(value: Any, key: Any) -> Any:
     return value[key] if isinstance(value, Mapping) and key in value else value
 
 
-def _listed_rows(value: Sequence[Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:
+def _list_rows(value: Sequence[Any], inputs: list[Any], find: FindLayout) -> list[Any] | None:
     """Return the rows of a list in which each entry is one sample."""
     rows: list[Any] = [LEFT_OUT_SAMPLE] * len(inputs)
     for entry in value:

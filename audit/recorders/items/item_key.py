@@ -75,7 +75,7 @@ def read_key(written: str) -> Any:
     return ast.literal_eval(written)
 
 
-def recorded_key(states: Mapping[str, State]) -> ItemKey | None:
+def read_recorded_key(states: Mapping[str, State]) -> ItemKey | None:
     """Return the key that a visit was asked for by, if that was not a number."""
     if KEY not in states:
         return None

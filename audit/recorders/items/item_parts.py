@@ -23,7 +23,7 @@ def split_item(item: Any) -> tuple[Any, Any]:
     if type(item) is tuple and len(item) == 2 and type(item[0]) is torch.Tensor and item[0].ndim:
         return item  # nearly always
     if isinstance(item, Mapping):
-        label = named_label(item)
+        label = find_named_label(item)
         named = next((item[key] for key in INPUT_KEYS if key in item), None)
         return (item if named is None else named), label
     if isinstance(item, (tuple, list)) and len(item) >= 2:
@@ -44,7 +44,7 @@ def split_item(item: Any) -> tuple[Any, Any]:
     return item, None
 
 
-def named_label(parts: Mapping[Any, Any], *, stacked: bool = False) -> Any:
+def find_named_label(parts: Mapping[Any, Any], *, stacked: bool = False) -> Any:
     """Return the entry of an item or a batch that is named like a label, else a mask of class numbers; None if it has none."""
     key = next((key for key in LABEL_KEYS if key in parts), None)
     if key is None:

@@ -19,14 +19,14 @@ def base_of(loader: Any) -> Any:
     themselves, and hold one in an attribute or in a list.
     """
     for _ in range(_MOST_LEVELS):
-        held = _held_loader(loader)
+        held = _find_held_loader(loader)
         if held is None:
             break
         loader = held
     return loader
 
 
-def _held_loader(loader: Any) -> Any:
+def _find_held_loader(loader: Any) -> Any:
     attributes = getattr(loader, "__dict__", {})
     if isinstance(loader, DataLoader):
         base = attributes.get("base_dataloader")

@@ -12,7 +12,7 @@ from audit.models.meaning import MOST_NUMBERS
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.envelope import BatchLayout, RecordedBatch
-from audit.recorders.items.item_parts import input_place, named_label
+from audit.recorders.items.item_parts import find_named_label, input_place
 from audit.recorders.loop.loader_recording import Iteration
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
@@ -166,7 +166,7 @@ def order_targets(targets: Any, layout: BatchLayout | None) -> Any:
 def _labels_part(data: Any) -> Any:
     """Return the part of a collated batch that holds the labels or targets."""
     if isinstance(data, Mapping):
-        return named_label(data, stacked=True)
+        return find_named_label(data, stacked=True)
     if not isinstance(data, (tuple, list)) or len(data) < 2:
         return None
     return next(iter(data[input_place(data, stacked=True) + 1 :]), None)

@@ -14,9 +14,9 @@ import torch
 
 from audit.recorders.batch_tensors import all_tensors, object_references
 from audit.recorders.envelope import BatchLayout, TensorLayout
-from audit.recorders.items.collated_values import are_the_items, batch_input, collated_rows
+from audit.recorders.items.collated_values import are_the_items, batch_input, find_collated_rows
 from audit.recorders.loop.item_columns import ItemColumn, as_numbers, columns_of, tensors_inside
-from audit.recorders.loop.row_proof import FEWEST_NUMBERS, holds, is_equal, scaled_order
+from audit.recorders.loop.row_proof import FEWEST_NUMBERS, find_scaled_order, holds, is_equal
 from audit.recorders.model.mixing import CollateMixes
 
 _MOST_COMPARED = 256
@@ -51,7 +51,7 @@ def describe_collation(
     layouts = [search.find(tensor) for tensor in all_tensors(data)]
     is_single = len(items) == 1 and data is items[0]
     is_object_in_order = keeps_places or is_single or _is_object_in_order(data, search)
-    rows = collated_rows(data, items, search.find)
+    rows = find_collated_rows(data, items, search.find)
     is_left = is_object_in_order and not list(all_tensors(wanted)) if rows is None else are_the_items(rows, items)
     rows = [] if is_left or is_single else rows
     places = _input_places(wanted, search)
@@ -132,9 +132,9 @@ class LayoutSearch:
                     return TensorLayout(tuple(places), axis)
         if self._is_concatenated(seen):
             return TensorLayout(tuple(range(self.count)), None)
-        if (places := self._scaled_rows(list(seen.unbind(0)))) is not None:
+        if (places := self._find_scaled_rows(list(seen.unbind(0)))) is not None:
             return TensorLayout(tuple(places), 0)
-        places = self._find_any_order([seen]) or self._scaled_rows([seen])
+        places = self._find_any_order([seen]) or self._find_scaled_rows([seen])
         return TensorLayout(tuple(places), None) if places is not None else None
 
     def _equal_rows(self, rows: list[torch.Tensor]) -> Sequence[int] | None:
@@ -180,12 +180,12 @@ class LayoutSearch:
                 return True
         return False
 
-    def _scaled_rows(self, rows: list[torch.Tensor]) -> Sequence[int] | None:
+    def _find_scaled_rows(self, rows: list[torch.Tensor]) -> Sequence[int] | None:
         if len(rows) > self.count or self.count > _MOST_COMPARED:
             return None
         for column in self._columns:
             places = list(column.values)
-            found = scaled_order(rows, [column.values[place] for place in places]) if places else None
+            found = find_scaled_order(rows, [column.values[place] for place in places]) if places else None
             if found is not None:
                 return [places[n] for n in found]
         return None

@@ -17,10 +17,10 @@ from audit.split_names import is_split_name
 
 def split_of_loader(loader: Any) -> str | None:
     """Return the split that the dataset of a loader says it is; None if it does not say, or is not drawn as a whole."""
-    return _named_split(loader.dataset) if draws_of(loader) is not None else None
+    return _find_named_split(loader.dataset) if draws_of(loader) is not None else None
 
 
-def _named_split(dataset: Any) -> str | None:
+def _find_named_split(dataset: Any) -> str | None:
     with contextlib.suppress(Exception):
         # Attributes are the user's code.
         attributes = vars(dataset)

@@ -31,7 +31,7 @@ class LoggedPredictions:
     epoch: int | None
 
 
-def logged_rows(
+def make_logged_rows(
     logged: LoggedPredictions, state: RecordingState, visits: VisitCounter, problems: Problems
 ) -> BatchRows:
     """Return a row of `samples` and one of `predictions` for each logged sample."""

@@ -36,13 +36,13 @@ from audit.recorders.loop.dataset_split import split_of_loader
 from audit.recorders.loop.expected_draws import ExpectedDraws, sampler_of
 from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.loader_recording import LoaderRecording
-from audit.recorders.loop.logged_predictions import check_logged, logged_rows
+from audit.recorders.loop.logged_predictions import check_logged, make_logged_rows
 from audit.recorders.loop.recordable import check_dataset, check_loader, estimate_length
 from audit.recorders.loop.state import RecordingState
 from audit.recorders.model import mixing
 from audit.recorders.model.call_recorder import CallRecorder
 from audit.recorders.model.graded_targets import GradedHead, make_heads
-from audit.recorders.model.layers import LayerHooks, LayerPolicy, chosen_samples
+from audit.recorders.model.layers import LayerHooks, LayerPolicy, choose_samples
 from audit.recorders.model.output_reader import OutputReader, Picker
 from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.problems import Problems, RecordingWarning
@@ -250,7 +250,7 @@ class Recording:
         """
         self._require_open()
         self._check_model(model)
-        policy = LayerPolicy(layers or (), keep, backward, per_sample, every, chosen_samples(indices), when, budget)
+        policy = LayerPolicy(layers or (), keep, backward, per_sample, every, choose_samples(indices), when, budget)
         if layers is None and policy != LayerPolicy(budget=budget):
             raise UsageError(
                 "keep, backward, per_sample, every, indices and when apply to layers, but no layers are chosen.",
@@ -365,7 +365,7 @@ class Recording:
         with self._problems.guard():
             logged = check_logged(indices, logits, labels, epoch)
             self._state.has_logged = True
-            self._state.write([logged_rows(logged, self._state, self._intake.visits, self._problems)])
+            self._state.write([make_logged_rows(logged, self._state, self._intake.visits, self._problems)])
 
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:
         """Say which samples each row of the last batch was mixed from: for each row, a list of (index, weight) pairs."""

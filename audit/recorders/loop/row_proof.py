@@ -71,7 +71,7 @@ def is_equal(row: torch.Tensor, value: torch.Tensor) -> bool:
     return torch.equal(unknown, value.isnan()) and torch.equal(row[~unknown], value[~unknown])
 
 
-def scaled_order(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[int] | None:
+def find_scaled_order(rows: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[int] | None:
     """Return the value that each row is a scaled form of; None unless each row agrees with exactly one of them."""
     agreement = torch.stack([_agreements(rows, value) for value in values], dim=1)
     best, places = agreement.max(1)

@@ -20,7 +20,7 @@ from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
 from audit.records import Run, Status
-from audit.store.stamped_rows import joined_tables
+from audit.store.stamped_rows import join_stamped_tables
 from audit.store.write.background import BackgroundWriter, Work
 from audit.store.write.payload_filter import Selection
 from audit.store.write.writer import RunWriter
@@ -132,7 +132,7 @@ class RecordingState:
                     writer.append(rows.tables, rows.stamped, rows.size)
                 else:
                     of_batch = rows.stamped.tables() if rows.stamped is not None else {}
-                    writer.append(selection.apply(of_batch | joined_tables([rows.tables])))
+                    writer.append(selection.apply(of_batch | join_stamped_tables([rows.tables])))
 
         return work
 

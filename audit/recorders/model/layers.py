@@ -63,7 +63,7 @@ class LayerPolicy:
             raise UsageError(f"when={self.when!r} is not a condition over predictions.", hint=error.hint) from error
 
 
-def chosen_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:
+def choose_samples(indices: Iterable[Any] | None) -> frozenset[int] | None:
     """Return `indices` as numbers; None for all samples."""
     if indices is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from audit.recorders.batch_tensors import all_tensors, is_list_of_tensors, listed_samples, viewed_rows
+from audit.recorders.batch_tensors import all_tensors, find_viewed_rows, is_list_of_tensors, split_listed_samples
 from audit.recorders.items.item_parts import input_part
 from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
 from audit.recorders.model.row_digests import FORMS, digest_row, row_digests
@@ -46,7 +46,7 @@ class UnmatchedCall(Exception):
 
 def track_batch(tracker: BatchTracker, data: Any, batch: UnpredictedBatch) -> None:
     """Follow the tensors of a batch that is about to be given to the loop."""
-    for tensors in listed_samples(data, len(batch.ok)) if batch.layout is None else ():
+    for tensors in split_listed_samples(data, len(batch.ok)) if batch.layout is None else ():
         batch.singles |= {tensor.data_ptr(): place for tensor, place in _places_in(tensors, batch) if tensor.numel()}
     value = input_part(data)
     for tensor in all_tensors(data):
@@ -201,7 +201,7 @@ class BatchMatcher:
         """Return the rows of a view of a batch that was made where no operation was followed."""
         for batch in self._batches.newest_first():
             for mine, origins in self._readable_memory(batch):
-                if origins is not None and origins.axis == 0 and (rows := viewed_rows(mine, given)) is not None:
+                if origins is not None and origins.axis == 0 and (rows := find_viewed_rows(mine, given)) is not None:
                     return RowOrigins(tuple(origins.rows[n] for n in rows), 0, (*origins.operations, "view"))
         return None
 

@@ -19,7 +19,7 @@ from audit.models.meaning import (
     lies_inside,
     sums_to_one,
 )
-from audit.models.outputs import logits_of, named_logits, require_plain
+from audit.models.outputs import find_named_logits, logits_of, require_plain
 from audit.models.score_scale import SCALES, ScoreScale
 from audit.models.task_outputs import (
     TASK_KINDS,
@@ -123,7 +123,7 @@ class OutputReader:
     def values(self, output: Any, size: int, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Return the values (N, C) that are recorded; `targets` show whether an output of more axes is measured values."""
         picked = self._pick_from(output)
-        self._is_named = not isinstance(picked, torch.Tensor) and named_logits(picked) is not None
+        self._is_named = not isinstance(picked, torch.Tensor) and find_named_logits(picked) is not None
         flat = self._flatten(picked, size, targets)
         tensor = logits_of(flat, batch=size, module=self._module).detach()
         if self._width is not None and tensor.shape[1] != self._width:

@@ -101,7 +101,7 @@ def _measure(
 ) -> dict[str, Any]:
     """Return the columns of numbers that are not classes: their loss is the mean squared error."""
     count = len(values)
-    wanted = _measured_targets(values, labels, targets) if graded else None
+    wanted = _measure_targets(values, labels, targets) if graded else None
     loss: list[float | None] = [None] * count
     if wanted is not None:
         errors = ((values.double() - wanted.double()) ** 2).mean(1).numpy()
@@ -115,7 +115,7 @@ def _measure(
     }
 
 
-def _measured_targets(
+def _measure_targets(
     values: torch.Tensor, labels: Sequence[int | None], targets: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Return the numbers that an output is to be, as (N, C); raise UnclearOutput where they are of another number."""

@@ -17,7 +17,7 @@ from audit.recorders.model.batch_tracker import version_of
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import ModelStep
 from audit.store import wire
-from audit.store.stamped_rows import Rows, StampedRows, joined_tables
+from audit.store.stamped_rows import Rows, StampedRows, join_stamped_tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +142,13 @@ class UnpredictedBatch(RecordedBatch):
             return RowOrigins(((self, place),), None)
         count = len(self.ok)
         if self.layout is not None:
-            return self._proved_origins(tensor, self._layouts.get(memory))
+            return self._prove_origins(tensor, self._layouts.get(memory))
         is_aligned = tensor.dim() > 0 and tensor.shape[0] == count
         if is_aligned and self._is_labels(tensor, self.ok):
             return None
         return RowOrigins(tuple((self, place) for place in self.ok), 0 if is_aligned else None)
 
-    def _proved_origins(self, tensor: torch.Tensor, found: TensorLayout | None) -> RowOrigins | None:
+    def _prove_origins(self, tensor: torch.Tensor, found: TensorLayout | None) -> RowOrigins | None:
         """Return the samples of a tensor that a collate function of the user's made, as far as they are proved."""
         if found is None or (found.axis == 0 and self._is_labels(tensor, found.places)):
             return None
@@ -168,11 +168,11 @@ class UnpredictedBatch(RecordedBatch):
         if self.predictions:
             ordered = sorted(self.predictions, key=lambda step: step.order)
             made = [step.tables_of(self) for step in ordered]
-            tables |= made[0] if len(made) == 1 else joined_tables(made)
+            tables |= made[0] if len(made) == 1 else join_stamped_tables(made)
             self.predictions = []
         leading = [{"steps": step.own_row()} for step in self.steps if not step.follows]
         if leading:
-            tables |= leading[0] if len(leading) == 1 else joined_tables(leading)
+            tables |= leading[0] if len(leading) == 1 else join_stamped_tables(leading)
         activations = [table for step in self.steps if (table := activation_table(step)) is not None]
         if activations:
             tables["activations"] = wire.join_tables(activations)

@@ -111,7 +111,7 @@ class GeneratorSearch:
         search = self._search
         if self.is_unchanged():
             return {}
-        grown = search.resized_containers(self._restless)
+        grown = search.find_resized_containers(self._restless)
         moved = (
             any(place.current_generator() is not place.generator for place in search.places) if search.places else False
         )
@@ -154,7 +154,7 @@ class _Search:
         self._getters = [holder.get for holder, _ in self.empty]
         self._keys = [key for _, key in self.empty]
 
-    def resized_containers(self, ignored: set[int]) -> list[int]:
+    def find_resized_containers(self, ignored: set[int]) -> list[int]:
         """Return the identities of containers that have another length than when they were found."""
         if not any(map(operator.ne, map(len, self.holders), self.lengths)):
             return []

@@ -65,7 +65,7 @@ def global_sources() -> list[GeneratorSource]:
     ]
 
 
-def held_sources(roster: GeneratorSearch) -> list[GeneratorSource]:
+def list_held_sources(roster: GeneratorSearch) -> list[GeneratorSource]:
     """Return the generators that a dataset or its transforms hold, each under the path that leads to it."""
     return [_source(place) for place in roster.places]
 

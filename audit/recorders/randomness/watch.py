@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 
 from audit.recorders.randomness.generator_memory import UnchangedMemory
 from audit.recorders.randomness.search import GeneratorSearch, Place
-from audit.recorders.randomness.states import GeneratorSource, State, global_sources, held_sources
+from audit.recorders.randomness.states import GeneratorSource, State, global_sources, list_held_sources
 
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"
@@ -90,7 +90,7 @@ class Watch:
         return made
 
     def _find_sources(self) -> None:
-        self._sources = [*self._globals, *held_sources(self._roster)]
+        self._sources = [*self._globals, *list_held_sources(self._roster)]
         #: Generators that must be asked for their state each time.
         self._asked = [source for source in self._sources if source.memory is None]
         self._memory = UnchangedMemory([source.memory for source in self._sources if source.memory is not None])
@@ -141,7 +141,7 @@ class Restorer:
         self._roster.refresh()
         self._places = self._roster.places
         if self._places is not places:
-            self._held = {source.name: source for source in held_sources(self._roster)}
+            self._held = {source.name: source for source in list_held_sources(self._roster)}
 
     def _unmake(self, path: str, *, named: bool) -> None:
         for place in self._roster.places:

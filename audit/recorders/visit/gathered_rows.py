@@ -39,7 +39,7 @@ _LISTED_COLUMNS = {
 _WIDTHS = tuple(map(len, _LISTED_COLUMNS.values()))
 
 
-def listed_plan(pipeline: Pipeline, classes: list[str] | None) -> tuple[Any, ...] | None:
+def find_listed_plan(pipeline: Pipeline, classes: list[str] | None) -> tuple[Any, ...] | None:
     """Return what the compiled loops must know to add many visits at once; None where they cannot."""
     if loops.native is None or pipeline.has_targets:
         return None

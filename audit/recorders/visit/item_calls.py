@@ -50,7 +50,7 @@ class ItemCalls:
         #: Items that were made in threads of the dataset's own, with the files that were opened for them.
         self.elsewhere: list[tuple[Any, list[str]]] = []
         self._observe = observe
-        self._owners = {id(part): part for part in wrapped_datasets(dataset)}
+        self._owners = {id(part): part for part in list_wrapped_datasets(dataset)}
         self._busy = False
         self._patched: list[tuple[type, Any]] = []
 
@@ -112,7 +112,7 @@ def _call_elsewhere(original: Callable[[Any, Any], Any], dataset: Any, index: An
     return item
 
 
-def wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
+def list_wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
     """Return the dataset, and every dataset that it wraps in `dataset` or `datasets`."""
     if depth > _MOST_LEVELS or not hasattr(type(dataset), "__getitem__"):
         return
@@ -121,7 +121,7 @@ def wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
     parts = list(inner.values()) if isinstance(inner, Mapping) else inner if isinstance(inner, (list, tuple)) else []
     for part in (getattr(dataset, "dataset", None), *parts):
         if part is not None and part is not dataset:
-            yield from wrapped_datasets(part, depth + 1)
+            yield from list_wrapped_datasets(part, depth + 1)
 
 
 def delegates_batches(dataset: Any) -> bool:
@@ -142,7 +142,7 @@ def assign_calls(dataset: Any, calls: Sequence[ItemCall], indices: Sequence[Any]
     """
     places: list[list[ItemCall]] = [[] for _ in indices]
     owners = _owners_of_items(made, len(indices))
-    wanted = {id(part): _indices_in(dataset, part, indices) for part in wrapped_datasets(dataset)}
+    wanted = {id(part): _indices_in(dataset, part, indices) for part in list_wrapped_datasets(dataset)}
     in_order = _places_in_order(calls, wanted)
     for number, call in enumerate(calls):
         place = owners.get(id(call.item)) if call.item is not None else None

@@ -16,7 +16,7 @@ from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import BatchLayout, PackedRows, RecordedBatch, Weights, pack_rows
 from audit.recorders.files.file_readers import FOLDERS
 from audit.recorders.files.hugging_face import describe_batches, is_mapped
-from audit.recorders.files.origin import ListedFile, Origin, class_names, listed_file
+from audit.recorders.files.origin import ListedFile, Origin, class_names, find_listed_file
 from audit.recorders.files.thread_files import FILES, UNKNOWN, watch_all_threads
 from audit.recorders.items.item_key import key_states
 from audit.recorders.items.label_candidates import describe_candidates
@@ -24,11 +24,11 @@ from audit.recorders.items.targets import TargetPicker
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.error_text import describe_error
-from audit.recorders.visit.gathered_rows import GatheredRows, SentStates, listed_plan
+from audit.recorders.visit.gathered_rows import GatheredRows, SentStates, find_listed_plan
 from audit.recorders.visit.item_label import ItemLabel, LabelFinder
 from audit.recorders.visit.item_source import ItemSource, SourceFinder
 from audit.recorders.visit.kept_files import KeptFiles
-from audit.recorders.visit.make import MadeVisit, VisitMaker, lost_visit, stalled_visit
+from audit.recorders.visit.make import MadeVisit, VisitMaker, make_lost_visit, make_stalled_visit
 from audit.recorders.visit.sample_row import add_listed_sample, add_sample
 from audit.recorders.visit.stage_numbers import StageIds
 from audit.recorders.visit.stream_outputs import StreamOutputs
@@ -163,11 +163,11 @@ class ItemRecorder:
 
     def add_lost(self, index: int) -> None:
         """Gather the row of a sample whose worker process died."""
-        self._gather(index, MadeVisit(lost_visit(self.instrument.pipeline)))
+        self._gather(index, MadeVisit(make_lost_visit(self.instrument.pipeline)))
 
     def add_stalled(self, index: int, stage: str, error: str) -> None:
         """Gather the row of a sample that took too long and was given up."""
-        self._gather(index, MadeVisit(stalled_visit(self.instrument.pipeline, stage, error)))
+        self._gather(index, MadeVisit(make_stalled_visit(self.instrument.pipeline, stage, error)))
 
     def record(self, index: int, make: Callable[[], Any], origin: Origin | None = None, key: States = ()) -> Any:
         """Record what `make` makes, and return it. Raises what it raises, after noting it.
@@ -251,7 +251,7 @@ class ItemRecorder:
             or self._names_parts
             or not self._changes.is_load_checked
             or self.instrument.changed
-            or (file := listed_file(self.dataset, index)) is None
+            or (file := find_listed_file(self.dataset, index)) is None
         ):
             return False
         made.visit.take_load()
@@ -264,7 +264,7 @@ class ItemRecorder:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        plan = listed_plan(self.instrument.pipeline, self.classes)
+        plan = find_listed_plan(self.instrument.pipeline, self.classes)
         done = 0
         while done < len(waiting):
             if plan is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from audit.recorders.files.file_lists import is_listed
-from audit.recorders.files.origin import Origin, archived_origin, find_source, named_origin, origin_of
+from audit.recorders.files.origin import Origin, find_archived_origin, find_source, make_named_origin, origin_of
 from audit.recorders.files.source_files import is_data_file, is_media
 from audit.recorders.visit.make import MadeVisit
 from audit.recorders.visit.visit import Visit
@@ -35,9 +35,9 @@ class ItemSource:
         self.reads_ahead = self.reads_ahead or made.is_read_ahead
         if origin is not None and origin.is_streamed:
             made.visit.opened = self._own_files(made.visit.opened)
-            if (archived := archived_origin(made.item)) is not None:
+            if (archived := find_archived_origin(made.item)) is not None:
                 origin, self.dropped = archived, None
-        found = origin or self._asked_origin(index, made.visit) or origin_of(self._dataset, index)
+        found = origin or self._find_asked_origin(index, made.visit) or origin_of(self._dataset, index)
         if self.finder is None:
             return found
         try:
@@ -45,14 +45,14 @@ class ItemSource:
             return (
                 found
                 if named is None
-                else named_origin(named, found.folder, found.split, found.label, dataset=self._dataset)
+                else make_named_origin(named, found.folder, found.split, found.label, dataset=self._dataset)
             )
         except Exception as error:
             # The same words for every item: a run is marked once with each message.
             problems.append(f"source= names no file of a sample: {type(error).__name__}: {error}")
             return found
 
-    def _asked_origin(self, index: int, visit: Visit) -> Origin | None:
+    def _find_asked_origin(self, index: int, visit: Visit) -> Origin | None:
         """Return the origin of the item of another dataset that this one was made of; None where it is not known."""
         asked = visit.asked
         if asked is None or not asked.bases or asked.bases == [(self._dataset, index)]:

@@ -21,7 +21,7 @@ from audit.recorders.files.file_readers import FOLDERS, OBSERVED_FILES
 from audit.recorders.files.open_descriptors import new_descriptors, open_descriptors
 from audit.recorders.files.source_files import is_data_file, is_media
 from audit.recorders.files.thread_files import FILES, UNKNOWN, take_unclaimed
-from audit.recorders.visit.item_calls import wrapped_datasets
+from audit.recorders.visit.item_calls import list_wrapped_datasets
 
 #: By the first part of their module, or of their own name: classes that read a file in a way that is not seen.
 _UNSEEN_READERS = {
@@ -137,7 +137,7 @@ class KeptFiles:
 
 def _list_held(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield what a dataset holds, and what the datasets that it holds do, with the names that lead there."""
-    for part in wrapped_datasets(dataset):
+    for part in list_wrapped_datasets(dataset):
         for name, held in list(dict_of(part).items()):
             found = [(name, held)]
             if is_a(held, (list, tuple, dict)):

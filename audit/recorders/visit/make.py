@@ -256,7 +256,7 @@ class VisitMaker:
                 if not visit.explains(made.value):
                     made.gaps = [(visit.last_stage or "load", "item")]
                 visit.note_stage("item", made.value, 0)
-            made.gaps = [*made.gaps, *visit.unseen_changes(made.item)]
+            made.gaps = [*made.gaps, *visit.find_unseen_changes(made.item)]
         except Exception as error:
             if self._require_value:
                 self._fail(made, error)
@@ -276,14 +276,14 @@ def _first_number(fetch: BatchFetch) -> int:
     return first if isinstance(first, int) else -1
 
 
-def lost_visit(pipeline: Pipeline) -> Visit:
+def make_lost_visit(pipeline: Pipeline) -> Visit:
     """Return the failed visit of a sample whose worker process died. A run and a replay give the same one."""
     visit = Visit(pipeline, "digest")
     visit.fail("worker", RuntimeError("the worker process was killed or crashed at this sample, twice"))
     return visit
 
 
-def stalled_visit(pipeline: Pipeline, stage: str, error: str) -> Visit:
+def make_stalled_visit(pipeline: Pipeline, stage: str, error: str) -> Visit:
     """Return the visit of a sample that was given up because it took too long."""
     visit = Visit(pipeline, "digest")
     visit.fail(stage, TimeoutError(error))

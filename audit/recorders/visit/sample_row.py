@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch.utils.data import get_worker_info
 
 from audit.recorders.files.origin import ListedFile, Origin, OriginFile, absolute_folder, relative_path
-from audit.recorders.files.source_files import content_of, observed_origin
+from audit.recorders.files.source_files import content_of, find_observed_origin
 from audit.recorders.visit.visit import Visit
 from audit.records import Columns
 
@@ -41,7 +41,7 @@ def add_sample(
     classes: Sequence[str] | None,
 ) -> None:
     """Append the rows of one visit."""
-    origin = observed_origin(origin, visit.opened)
+    origin = find_observed_origin(origin, visit.opened)
     if visit.source_path is not None and visit.source_path != origin.path:
         # Another file than the source was hashed first, such as one that could not be decoded.
         visit.source_digest = None

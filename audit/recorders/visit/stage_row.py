@@ -60,6 +60,6 @@ class Row:
             payloads.append(PAYLOAD_COLUMNS, (index, position, stage, "full", kind, exact.encoding, exact.data))
 
 
-def unseen_row() -> Row:
+def make_unseen_row() -> Row:
     """Return a row that says that there was a value, and nothing of it."""
     return Row(values.Facts("other", mode="not seen"), None, None, 0.0)

@@ -23,7 +23,7 @@ from audit.recorders.stages.drawn_parameters import Listener
 from audit.recorders.visit.called_stages import CalledStages
 from audit.recorders.visit.passed_over import fill_passed_over
 from audit.recorders.visit.planned_stage import PlannedStage
-from audit.recorders.visit.stage_row import unseen_row
+from audit.recorders.visit.stage_row import make_unseen_row
 from audit.recorders.visit.target_stages import mark_repeated_targets
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
 from audit.recorders.visit.visit_stages import FIRST_INSIDE_NUMBER
@@ -157,9 +157,9 @@ class Visit(CalledStages):
             return True
         return any(one.explains(value) for one in self.earlier)
 
-    def unseen_changes(self, item: Any) -> list[tuple[str, str]]:
+    def find_unseen_changes(self, item: Any) -> list[tuple[str, str]]:
         """Return pairs of stages between which the value changed without a stage."""
-        found = self.calls.unseen_changes(item) if self.calls is not None else []
+        found = self.calls.find_unseen_changes(item) if self.calls is not None else []
         return [*found, *self.changed_in_place]
 
     def passed_values(self) -> list[tuple[set[int], Any]]:
@@ -190,7 +190,7 @@ class Visit(CalledStages):
                 self.note_loaded(value)
                 self._load = None
             else:
-                self.rows[0] = unseen_row()
+                self.rows[0] = make_unseen_row()
                 self.changed_in_place = [*self.changed_in_place, ("", name)]
         self._note(self.stages.add_named(name), value, self._digest, nanoseconds, None)
 

@@ -141,11 +141,11 @@ class VisitOutputs:
         if self._level in ("preview", "full"):
             row.preview = values.preview(value)
         if self._level == "full":
-            row.full = self._derived_payload(row, value) or values.encode(value)
+            row.full = self._derive_payload(row, value) or values.encode(value)
             if row.facts.kind == "image" and row.facts.mode == "RGB":
                 self._picture = value, row.facts.digest
 
-    def _derived_payload(self, row: Row, value: Any) -> tuple[str, values.EncodedValue] | None:
+    def _derive_payload(self, row: Row, value: Any) -> tuple[str, values.EncodedValue] | None:
         """Return an output as a function of the last picture that is stored; None where it is not one."""
         if not self.derives or self._picture is None or row.facts.dtype not in ("float32", "uint8"):
             return None

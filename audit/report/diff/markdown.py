@@ -14,9 +14,9 @@ from audit.report.diff.text import (
     NOTHING_COMPARED,
     accuracy_name,
     also_changed,
-    changed_data,
     has_predictions,
     label_text,
+    list_changed_data,
     p_text,
     percent,
     predicted_labels,
@@ -132,7 +132,7 @@ def _classes(diff: Diff, rows: int) -> list[str]:
 
 def _data(diff: Diff, rows: int) -> list[str]:
     lines: list[str] = []
-    for name, found in changed_data(diff, rows):
+    for name, found in list_changed_data(diff, rows):
         shown = [f"- {code(line)}" for line in found]
         lines += _fold(f"{diff.counts[name]:,} {name.replace('_', ' ')}", [*shown, ""], shown)
     return lines

@@ -91,7 +91,7 @@ def _data(diff: Diff) -> Text:
 
 def _lists(diff: Diff, rows: int) -> list[RenderableType]:
     shown: list[RenderableType] = []
-    for name, lines in changed_data(diff, rows):
+    for name, lines in list_changed_data(diff, rows):
         title = (f"  {name.replace('_', ' '):<18}", "dim")
         shown += [Text.assemble(title, clean(line)) for line in lines]
         if diff.counts[name] > rows:
@@ -109,7 +109,7 @@ _CHANGES: dict[str, Callable[[ChangedSample], str]] = {
 }
 
 
-def changed_data(diff: Diff, rows: int) -> Iterator[tuple[str, list[str]]]:
+def list_changed_data(diff: Diff, rows: int) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each list of changed data, and a line for each of its first rows."""
     for name, found in (("added", diff.added), ("removed", diff.removed)):
         yield name, [f"{row['source']} (index {row['index']})" for row in found[:rows]]

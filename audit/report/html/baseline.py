@@ -27,7 +27,7 @@ def compare_with_baseline(reader: Reader, baseline: str, run: Run) -> JsonObject
     shown["same"] = found.same
     shown["baseline"] = run_view(found.a.run)
     shown["flips"] = [
-        {"kind": kind, **flip, **(_parting_stage(reader, found, flip) if number < _PICTURED else _NO_STAGE)}
+        {"kind": kind, **flip, **(_find_parting_stage(reader, found, flip) if number < _PICTURED else _NO_STAGE)}
         for kind in ("regressions", "fixes")
         for number, flip in enumerate(found.flips.lists[kind])
     ]
@@ -44,7 +44,7 @@ class PartingStage(TypedDict):
 _NO_STAGE: PartingStage = {"stage": None, "pictures": []}
 
 
-def _parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
+def _find_parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
     """Return the first stage whose output differs: in the first run, in the second, and the difference."""
     try:
         ours = trace(reader, found.a.run.run_id, index=flip["index_a"], epoch=found.a.epoch, visit=flip["visit_a"])

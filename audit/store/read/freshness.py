@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Generic, TypeVar
 
-from audit.store.commits import RUNS_FOLDER, logged_commits, manifest_path
+from audit.store.commits import RUNS_FOLDER, list_logged_commits, manifest_path
 from audit.store.filesystem import Filesystem
 from audit.store.manifest import lock_path
 from audit.store.read.reader import Reader
@@ -73,7 +73,7 @@ def commit_state(reader: Reader) -> tuple[object, ...]:
 
 def _progress(filesystem: Filesystem, run_id: str) -> tuple[object, ...]:
     """Return what changes about a run that is being written: its log, and whether its writer lives."""
-    return tuple(logged_commits(filesystem, run_id)[-1:]), filesystem.is_locked(lock_path(run_id))
+    return tuple(list_logged_commits(filesystem, run_id)[-1:]), filesystem.is_locked(lock_path(run_id))
 
 
 def _state(manifest: bytes | Exception) -> object:

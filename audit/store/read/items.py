@@ -37,7 +37,7 @@ def is_tagged(tags: str, samples: str) -> str:
     return f"{tags}.index = {samples}.index AND ({tags}.split IS NULL AND {tags}.root IS NULL OR {same_item(tags, samples)})"
 
 
-def tagged_condition(run_id: str, tag: str) -> str:
+def write_tagged_condition(run_id: str, tag: str) -> str:
     """Return the SQL condition that a row of `lineage` is about a sample of a run that has a tag."""
     rows = f"FROM tags WHERE run_id = {literal(run_id)} AND tag = {literal(tag)}"
     whole = f"index IN (SELECT index {rows} AND split IS NULL AND root IS NULL)"

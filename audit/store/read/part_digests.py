@@ -62,7 +62,7 @@ def check_parts(filesystem: Filesystem, manifests: Iterable[Manifest], paths: Co
                     is_intact(filesystem, where, part, reader)
 
 
-def checked_parts(location: str) -> list[list[Any]]:
+def list_checked_parts(location: str) -> list[list[Any]]:
     """Return the large parts of a store on this machine that this process has found intact, for a process that it asks."""
     with _lock:
         known = list(_checked_parts.items())

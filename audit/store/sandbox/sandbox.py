@@ -25,7 +25,7 @@ from typing import Any, Literal
 from audit.errors import QueryError
 from audit.store.filesystem import filesystem_for, local_path
 from audit.store.manifest import read_manifests
-from audit.store.read.part_digests import check_parts, checked_parts
+from audit.store.read.part_digests import check_parts, list_checked_parts
 from audit.store.read.rows import Row, as_rows
 from audit.store.sandbox.worker import LENGTH, receive, receive_exactly, send
 
@@ -93,7 +93,7 @@ class Sandbox:
             "parameters": list(parameters),
             "form": form,
             "limit": limit,
-            "checked": checked_parts(self.location),
+            "checked": list_checked_parts(self.location),
         }
         if not self._slots.acquire(timeout=seconds):
             raise QueryError("Other queries are still running.", hint="Wait for them, or try again.")

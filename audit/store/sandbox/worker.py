@@ -32,7 +32,7 @@ from audit.output_file import FORMULA
 from audit.store.bucket.location import package_of
 from audit.store.part_file import write_parquet
 from audit.store.read.freshness import commit_state
-from audit.store.read.part_digests import checked_parts, trust_digests
+from audit.store.read.part_digests import list_checked_parts, trust_digests
 from audit.store.read.reader import Reader, Relation
 from audit.store.sandbox.landlock import restrict
 
@@ -177,7 +177,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
             header, body = _answer(opened, request)
             known_before = {where for where, *_ in request["checked"]}
             header["checked"] = [
-                where for where, *_ in checked_parts(settings["location"]) if where not in known_before
+                where for where, *_ in list_checked_parts(settings["location"]) if where not in known_before
             ]
         except Exception as error:  # whatever a hostile query provokes is its answer, not a silent end
             known = _as_audit_error(error)
@@ -206,12 +206,12 @@ def _confine(settings: dict[str, Any]) -> int:
         # A client of an object store imports as it goes, and needs the network and its credentials: no other file.
         own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         libraries = [folder for folder in sys.path if folder != os.getcwd()]  # which `python -m` puts there
-        readable = [own, *libraries, *map(os.path.expanduser, _NEEDED_BY_CLIENTS), *_named_files()]
+        readable = [own, *libraries, *map(os.path.expanduser, _NEEDED_BY_CLIENTS), *_list_named_files()]
     readable = list(filter(os.path.exists, [*readable, *_NEEDED_BY_DUCKDB]))
     return restrict(readable, network=not os.path.isdir(location)) if settings["landlock"] else 0
 
 
-def _named_files() -> list[str]:
+def _list_named_files() -> list[str]:
     """Return files that the environment names to such a client: AWS_CONFIG_FILE, GOOGLE_APPLICATION_CREDENTIALS…"""
     return [value for value in os.environ.values() if os.path.isabs(value) and os.path.isfile(value)]
 

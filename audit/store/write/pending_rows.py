@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from audit.store.compressed_table import CompressedRows, CompressedTable
-from audit.store.stamped_rows import Rows, StampedRows, joined_tables, tables_of
+from audit.store.stamped_rows import Rows, StampedRows, join_stamped_tables, tables_of
 from audit.store.wire import PACKED_SCHEMAS
 
 #: A part is written when this much has gathered, or when enough time has passed.
@@ -60,7 +60,7 @@ class PendingRows:
             if tables.keys() & self._names_of_batches:
                 # The rows of a table stay in the order in which they come.
                 self._join()
-            self._add_tables(joined_tables([tables]))
+            self._add_tables(join_stamped_tables([tables]))
             return
         self._batches.append((stamped, tables))
         self._rows_of_batches += stamped.count
@@ -76,7 +76,10 @@ class PendingRows:
         batches = self._batches
         self._forget_batches()
         try:
-            made = [tables_of([stamped for stamped, _ in batches]), joined_tables([tables for _, tables in batches])]
+            made = [
+                tables_of([stamped for stamped, _ in batches]),
+                join_stamped_tables([tables for _, tables in batches]),
+            ]
         except Exception:
             made = self._make_each(batches)
         for tables in made:
@@ -87,7 +90,7 @@ class PendingRows:
         made = []
         for stamped, tables in batches:
             try:
-                made.append({**stamped.tables(), **joined_tables([tables])})
+                made.append({**stamped.tables(), **join_stamped_tables([tables])})
             except Exception as error:
                 batch, epoch = stamped.stamp.batch, stamped.stamp.epoch
                 self.losses.append(

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from audit.errors import UsageError
 from audit.integrations.exporters import export_archive
 from audit.lineage.queries.browsing import Key
-from audit.lineage.selection import as_links, as_text, chosen_rows
+from audit.lineage.selection import as_links, as_text, choose_rows
 from audit.store.maintain.amend import rename_run, tag_run
 from audit.store.maintain.sample_tags import tag_samples
 from audit.store.read.items import SampleIdentity, items_at, items_of
@@ -33,7 +33,7 @@ def tag(state: AppState, request: Request, form: Form) -> Page:
     """Give the chosen samples a tag, or take it away."""
     require_write(state)
     run_id = state.store.run(request.path_params["run"]).run_id
-    indices, keys = _named_samples(form.get("indices", ""))
+    indices, keys = _read_named_samples(form.get("indices", ""))
     with Store(state.store.location) as own:  # not the readers of other requests: it is refreshed
         options: dict[str, Any] = {"note": form.get("note"), "remove": form.get("do") == "remove"}
         items = items_at(own, run_id, keys)
@@ -66,23 +66,23 @@ def export(state: AppState, request: Request) -> Response:
     form = request.query_params.get("as", "csv")
     if form not in FORMS:
         raise UsageError(f"{form[:20]!r} is not a format.", hint=f"Choose one of {', '.join(FORMS)}.")
-    items = _chosen_items(state, request)
+    items = _choose_items(state, request)
     if form in _ARCHIVES:
         return _file(export_archive(store, run.run_id, form, items=items), f"{form}.zip", "application/zip")
-    rows = chosen_rows(store, run, items=items)
+    rows = choose_rows(store, run, items=items)
     if form == "links":
         return _file(as_links(rows), "selection.tar", "application/x-tar")
     text = as_text(rows, "jsonl" if form == "jsonl" else "csv", defused=True).encode("utf-8", "backslashreplace")
     return _file(text, f"selection.{form}", "text/csv; charset=utf-8" if form == "csv" else "application/jsonl")
 
 
-def _chosen_items(state: AppState, request: Request) -> set[SampleIdentity]:
+def _choose_items(state: AppState, request: Request) -> set[SampleIdentity]:
     """Return the samples that the address lists, else those of the gallery that it names."""
     store = state.store
     run = store.run(request.path_params["run"])
     picked = request.query_params.get("indices")
     if picked is not None:
-        indices, keys = _named_samples(picked)
+        indices, keys = _read_named_samples(picked)
         return items_at(store, run.run_id, keys) | items_of(store, run.run_id, indices)
     # The condition is a user's SQL: it runs in the sandbox.
     rows = selection(state, store, run, request).picked_samples.rows
@@ -98,7 +98,7 @@ def _file(data: bytes, name: str, media: str) -> Response:
     return Response(data, media_type=media, headers={"content-disposition": f'attachment; filename="{name}"'})
 
 
-def _named_samples(text: str) -> tuple[list[int], list[Key]]:
+def _read_named_samples(text: str) -> tuple[list[int], list[Key]]:
     """Return what a list of samples names: an index means each sample that has it, EPOCH-INDEX-VISIT the one of that visit."""
     names = [name.split("-") for name in text.split(",")] if text else []
     if not 0 < len(names) <= _MOST or not all(len(name) in (1, 3) and "".join(name).isdecimal() for name in names):

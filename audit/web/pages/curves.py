@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from audit.errors import UsageError
 from audit.lineage.queries.curves import class_curve, labels_by_recall
-from audit.web.pages.run import asked_split, count_epoch
+from audit.web.pages.run import count_epoch, read_asked_split
 from audit.web.respond import Page, whole_number
 from audit.web.state import AppState
 
@@ -24,7 +24,7 @@ def curves(state: AppState, request: Request) -> Page:
     row = store.run(request.path_params["run"])
     epoch = whole_number(request, "epoch")
     epoch = state.epoch(store, row) if epoch is None else epoch
-    split = asked_split(request, row)
+    split = read_asked_split(request, row)
     known = count_epoch(state, store, row, epoch, split)
     assert known is not None
     counts = known[0]

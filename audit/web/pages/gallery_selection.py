@@ -14,7 +14,7 @@ from audit.lineage.queries import browsing, gallery_rows, overview
 from audit.lineage.queries.filters import Filter, parse_filters, split_filter
 from audit.plainjson import JsonObject
 from audit.records import Run
-from audit.store.read.items import tagged_condition
+from audit.store.read.items import write_tagged_condition
 from audit.store.read.reader import Reader
 from audit.web.neighbours import MANY
 from audit.web.respond import whole_number
@@ -48,7 +48,7 @@ class GallerySelection:
         """Return the SQL condition of it all."""
         ours = [f"epoch = {self.epoch}"] if self.epoch is not None else []
         if self.tag:
-            ours.append(tagged_condition(self.run.run_id, self.tag))
+            ours.append(write_tagged_condition(self.run.run_id, self.tag))
         ours += [one.condition(self.run.run_id) for one in self.filters]
         # On lines of their own: a comment at the end of the user's condition must not swallow ours.
         return " AND ".join([*ours, f"(\n{self.where}\n)"]) if ours and self.where else " AND ".join(ours) or self.where

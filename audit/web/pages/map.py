@@ -14,7 +14,7 @@ from audit.lineage.queries import maps, similar_samples
 from audit.lineage.small_pictures import SmallPictures
 from audit.records import Run
 from audit.report.html.page_data import run_view
-from audit.web.pages.trace_request import requested_trace
+from audit.web.pages.trace_request import find_requested_trace
 from audit.web.respond import Page
 from audit.web.state import AppState
 
@@ -47,12 +47,12 @@ def similar_page(state: AppState, request: Request) -> Page:
     """Return samples like one: near it on the map, the same file in other runs, and pictures of any run that look alike."""
     store = state.store
     row = store.run(request.path_params["run"])
-    found = requested_trace(store, request)
+    found = find_requested_trace(store, request)
     sample = found.sample
     known = maps.sample_map(store, row)
     key = (sample["epoch"], sample["index"], sample["visit"])
     near = maps.find_similar(store, row, key) if known else []
-    runs = similar_samples.compared_runs(store, row)
+    runs = similar_samples.list_compared_runs(store, row)
 
     def pictures(other: Run) -> SmallPictures:
         made = state.ask_about(

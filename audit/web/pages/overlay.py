@@ -18,7 +18,7 @@ from audit.report.html.environment import environment
 from audit.report.html.exact_values import pack
 from audit.report.html.page_data import overlay_view
 from audit.report.html.previews import EncodedPicture
-from audit.web.pages.trace_request import requested_trace, send, visit_key
+from audit.web.pages.trace_request import find_requested_trace, send, visit_key
 from audit.web.respond import TEMPLATES, url
 from audit.web.state import AppState
 
@@ -29,7 +29,7 @@ _SIDE = 384
 
 def overlay(state: AppState, request: Request) -> Response:
     """Return the boxes and masks of one stage as an SVG picture, to lie over the picture of that stage."""
-    found = requested_trace(state.store, request)
+    found = find_requested_trace(state.store, request)
     stage = request.path_params["stage"]
 
     def make() -> EncodedPicture:
@@ -42,7 +42,7 @@ def overlay(state: AppState, request: Request) -> Response:
 
 def heat(state: AppState, request: Request) -> Response:
     """Return one heat map: its numbers for the viewer, or with `picture` a picture to lie over what the model saw."""
-    found = requested_trace(state.store, request)
+    found = find_requested_trace(state.store, request)
     number = request.path_params["number"]
     maps = heat_maps(found)
     if number >= len(maps):

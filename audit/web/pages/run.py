@@ -34,7 +34,7 @@ def run(state: AppState, request: Request) -> Page | Response:
     epoch = state.epoch(store, row) if epoch is None else epoch
     wait = None if wants_json(request) else PATIENCE
     classes = _classes(request)
-    split = asked_split(request, row)
+    split = read_asked_split(request, row)
     begin(state, store, row, epoch, split)
     return Page(
         "run.html",
@@ -97,7 +97,7 @@ def panel(state: AppState, request: Request) -> Page:
     if name not in PANELS:
         raise NotFound(f"There is no panel called {name[:40]!r}.", hint=f"Choose {' or '.join(PANELS)}.")
     epoch = whole_number(request, "epoch", 0) or 0
-    split = asked_split(request, row)
+    split = read_asked_split(request, row)
     data = {
         "run": run_view(row),
         "epoch": epoch,
@@ -116,7 +116,7 @@ def _classes(request: Request) -> ClassOrder:
     return asked if asked in ORDERS else "label"
 
 
-def asked_split(request: Request, row: Run) -> str | None:
+def read_asked_split(request: Request, row: Run) -> str | None:
     """Return the split whose results are shown: the one that the address names, else that of the run's accuracy; None for all."""
     return request.query_params.get("split", row.accuracy_split) or None
 

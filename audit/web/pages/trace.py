@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from audit.errors import AuditError, UsageError
-from audit.lineage.queries.browsing import Key, history, neighbouring_visits, previews, stage_output
+from audit.lineage.queries.browsing import Key, find_neighbouring_visits, history, previews, stage_output
 from audit.lineage.trace import Trace
 from audit.plainjson import JsonObject
 from audit.records import Run
@@ -22,7 +22,7 @@ from audit.values import Preview
 from audit.values.thumbnail import as_picture
 from audit.web.pages import gallery_selection
 from audit.web.pages.overlay import heat_views
-from audit.web.pages.trace_request import requested_trace, send, visit_key
+from audit.web.pages.trace_request import find_requested_trace, send, visit_key
 from audit.web.pictures import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole_number
 from audit.web.state import AppState
@@ -31,7 +31,7 @@ from audit.web.state import AppState
 def trace(state: AppState, request: Request) -> Page:
     """Return the page."""
     store = state.store
-    found = requested_trace(store, request)
+    found = find_requested_trace(store, request)
     for row in found.stages:
         _stage_picture(state, found, row["stage"])
     view = _view(state, store, found)
@@ -69,7 +69,7 @@ def replay(state: AppState, request: Request) -> Page:
             hint="It runs the recorded pipeline. To allow it, start `audit ui --replay`.",
         )
     store = state.store
-    found = requested_trace(store, request)
+    found = find_requested_trace(store, request)
     sample = found.sample
     try:
         verdict, derived = state.replays.replay(found.run.run_id, sample["index"], sample["epoch"], sample["visit"])
@@ -96,7 +96,7 @@ def picture(state: AppState, request: Request) -> Response:
     key = (whole_number(request, "epoch", 0) or 0, index, whole_number(request, "visit", 0) or 0)
     place: tuple[object, ...] = (run.run_id, *key, stage)
     if request.query_params.get("whole"):
-        return send(_stage_picture(state, requested_trace(store, request), stage))
+        return send(_stage_picture(state, find_requested_trace(store, request), stage))
     if request.query_params.get("derived"):
         return send(state.pictures.get((*place, "derived"), lambda: None))
     return send(state.pictures.get(place, lambda: _small_picture(store, run, key, stage)))
@@ -112,7 +112,7 @@ def _small_picture(store: Reader, run: Run, key: Key, stage: int) -> EncodedPict
 
 def source(state: AppState, request: Request) -> Response:
     """Return the source file, if it is a picture and still is what was recorded."""
-    found = requested_trace(state.store, request)
+    found = find_requested_trace(state.store, request)
     return send(state.pictures.get((*visit_key(found), "source"), lambda: source_picture(found)))
 
 
@@ -173,7 +173,7 @@ def _view(state: AppState, store: Reader, found: Trace) -> JsonObject:
     mistakes = state.mistakes(store, run, sample["epoch"])
     before, after = mistakes.find_neighbours(sample["index"], sample["visit"]) if mistakes else (None, None)
     view["previous_mistake"], view["next_mistake"] = before, after
-    view["previous_visit"], view["next_visit"] = neighbouring_visits(store, run, sample)
+    view["previous_visit"], view["next_visit"] = find_neighbouring_visits(store, run, sample)
     view["mistakes_known"] = mistakes is not None or not run.wrong
     view["source_picture"] = None
     if found.source_state == "unchanged" and found.stages[:1] and found.stages[0]["kind"] == "image":

@@ -22,7 +22,7 @@ def send(made: EncodedPicture | None) -> Response:
     return Response(made[1], media_type=made[0], headers={"cache-control": _A_WHILE})
 
 
-def requested_trace(store: Reader, request: Request) -> Trace:
+def find_requested_trace(store: Reader, request: Request) -> Trace:
     """Return the trace of the visit that the address names."""
     return trace_visit(
         store,

@@ -47,6 +47,6 @@ def _ask_questions(store: Reader, run: Run) -> JsonObject:
         "steps": questions.loss_steps(store, run),
         "spikes": questions.spikes(store, run),
         "cartography": questions.cartography(store, run) if several else [],
-        "forgotten": questions.forgotten_samples(store, run) if several else [],
+        "forgotten": questions.find_forgotten_samples(store, run) if several else [],
         "layers": questions.layers(store, run),
     }

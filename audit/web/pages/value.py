@@ -10,7 +10,7 @@ from audit.errors import AuditError
 from audit.lineage.trace import Trace
 from audit.report.html.exact_values import NotAPicture, Values, pack, picture_values
 from audit.sources.builder import can_be_rebuilt
-from audit.web.pages.trace_request import requested_trace, visit_key
+from audit.web.pages.trace_request import find_requested_trace, visit_key
 from audit.web.state import AppState
 
 _A_WHILE = "private, max-age=3600"
@@ -18,7 +18,7 @@ _A_WHILE = "private, max-age=3600"
 
 def value(state: AppState, request: Request) -> Response:
     """Return the stored values; 404 with the reason, and whether they can be recomputed, where there are none."""
-    found = requested_trace(state.store, request)
+    found = find_requested_trace(state.store, request)
     stage = request.path_params["stage"]
     if state.derivations is not None and (known := state.derivations.kept_values(visit_key(found), stage)) is not None:
         return _send(known)
@@ -32,7 +32,7 @@ def value(state: AppState, request: Request) -> Response:
 
 def derive(state: AppState, request: Request) -> Response:
     """Recompute the stages of this visit from its source, in another process, and return the values of one."""
-    found = requested_trace(state.store, request)
+    found = find_requested_trace(state.store, request)
     why, can_derive = _why_not_stored(state, found)
     if state.derivations is None or not can_derive:
         return _respond_without_value(why, False)

@@ -33,7 +33,7 @@ import audit
 from audit import recording_key
 from audit.cli.main import cli
 from audit.errors import AuditError, CodeNotTrusted, NeedsTrust
-from audit.sources.trust import CodeChangedWarning, changed_code, is_recorded_here, sign_recipe
+from audit.sources.trust import CodeChangedWarning, find_changed_code, is_recorded_here, sign_recipe
 from audit.store.write.writer import RunWriter
 from audit.web.app import build
 
@@ -393,7 +393,7 @@ def test_changed_code_is_reported_before_it_runs(tmp_path: Path) -> None:
     pipeline.write_text(f"open({str(tmp_path / 'RAN')!r}, 'w')\ntransform = [len]\n")
     sys.modules.pop("changing", None)
     with audit.open(store) as opened:
-        assert changed_code(opened.run().recipe) == [str(pipeline)]
+        assert find_changed_code(opened.run().recipe) == [str(pipeline)]
         # Nobody asked for code to be run: what changed since is not.
         opened.diff("latest", "latest")
         assert opened.check(only=["reproducible"], record=False).outcomes[0].status == "skip"

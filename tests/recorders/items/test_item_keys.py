@@ -13,7 +13,7 @@ from observing_material import difference, seed_everything
 from torch.utils.data import DataLoader, Dataset
 
 import audit
-from audit.recorders.items.item_key import key_states, read_key, recorded_key, write_key
+from audit.recorders.items.item_key import key_states, read_key, read_recorded_key, write_key
 from audit.recorders.randomness.states import State
 from audit.recorders.randomness.watch import KEY
 
@@ -114,13 +114,13 @@ def test_written_keys(key: Any) -> None:
 @pytest.mark.parametrize("key", [(1, float("nan")), (1, object()), (1, "x" * 20_000), (1, torch.zeros(2))])
 def test_keys_that_are_not_written(key: Any) -> None:
     assert write_key(key) is None
-    found = recorded_key(dict(key_states(key)))
+    found = read_recorded_key(dict(key_states(key)))
     assert found is not None
     assert not found.is_stored
 
 
 @pytest.mark.parametrize("text", [b'{"key": "__import__(\'os\')"}', b'{"key": "(("}', b'{"key": "f(1)"}'])
 def test_a_key_of_a_store_runs_nothing(text: bytes) -> None:
-    found = recorded_key({KEY: State(text)})
+    found = read_recorded_key({KEY: State(text)})
     assert found is not None
     assert not found.is_stored

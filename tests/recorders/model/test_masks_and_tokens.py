@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import audit
-from audit.metrics.mask_scores import counted_pixels, score_mask
+from audit.metrics.mask_scores import find_counted_pixels, score_mask
 from audit.recorders.problems import RecordingWarning
 
 _CLASSES = 3
@@ -133,7 +133,7 @@ def test_scores_that_are_not_finite_give_no_mask(tmp_path: Path) -> None:
 
 def test_scores_of_masks_are_those_of_sets() -> None:
     target = np.array([[0, 0], [1, 255]])
-    scores = score_mask(np.array([[0, 1], [1, 1]]), target, counted_pixels(target, 2))
+    scores = score_mask(np.array([[0, 1], [1, 1]]), target, find_counted_pixels(target, 2))
     assert [(one.number, one.iou, one.accuracy) for one in scores] == [(0, 0.5, 0.5), (1, 0.5, 1.0)]
 
 
@@ -246,7 +246,7 @@ def test_a_mask_beside_a_picture_is_the_target(tmp_path: Path, kind: str) -> Non
     assert asked("SELECT output, task FROM runs") == [("masks", "segmentation")]
     (iou,) = asked("SELECT mean_iou FROM worst_masks WHERE index = 2")[0]
     target = targets[2].numpy()
-    own = [score.iou for score in score_mask(scores[2].argmax(0).numpy(), target, counted_pixels(target, 3))]
+    own = [score.iou for score in score_mask(scores[2].argmax(0).numpy(), target, find_counted_pixels(target, 3))]
     assert iou == pytest.approx(sum(own) / len(own))
 
 

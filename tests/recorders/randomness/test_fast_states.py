@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from audit.recorders.files.origin import relative_path
 from audit.recorders.randomness.search import GeneratorSearch
-from audit.recorders.randomness.states import global_sources, held_sources
+from audit.recorders.randomness.states import global_sources, list_held_sources
 from audit.recorders.randomness.watch import Watch
 from audit.values import native as loops
 
@@ -93,7 +93,7 @@ def test_each_of_several_visits_has_its_own_states(visits: list[list[str]]) -> N
     holder = _ManyHolder()
     watch = Watch(holder)
     # Fresh ones, which have nothing to compare with and ask the generators.
-    sources = {source.name: source for source in (*global_sources(), *held_sources(GeneratorSearch(holder)))}
+    sources = {source.name: source for source in (*global_sources(), *list_held_sources(GeneratorSearch(holder)))}
     for draws in visits:
         before = {name: source.take() for name, source in sources.items()}
         watch.begin()
@@ -135,7 +135,7 @@ def test_without_compiled_loops_every_generator_is_asked(monkeypatch: pytest.Mon
 
 def test_generators_that_objects_hold_are_read_where_they_lie() -> None:
     holder = _Holder()
-    sources = {source.name: source for source in held_sources(GeneratorSearch(holder))}
+    sources = {source.name: source for source in list_held_sources(GeneratorSearch(holder))}
     for name, draw in (("held:random", holder.random.random), ("held:torch", holder.torch.seed)):
         before: Any = sources[name].take()
         assert sources[name].take() is before

@@ -16,7 +16,7 @@ from torchvision.transforms import Compose, Lambda, RandomApply, ToTensor
 import audit
 from audit.recorders.files.origin import ListedFile, absolute_folder
 from audit.recorders.stages.discover import find_pipeline
-from audit.recorders.visit.make import MadeVisit, lost_visit
+from audit.recorders.visit.make import MadeVisit, make_lost_visit
 from audit.recorders.visit.stage_row import Row
 from audit.records import LEVELS, Level
 from audit.sources import open_dataset
@@ -153,7 +153,7 @@ def test_the_compiled_loops_add_the_same_rows(
     monkeypatch: pytest.MonkeyPatch, pictures: Path, tmp_path: Path, level: Level
 ) -> None:
     compiled = _all_rows(pictures, tmp_path / "compiled", level)
-    monkeypatch.setattr("audit.recorders.visit.item_recorder.listed_plan", lambda *_: None)
+    monkeypatch.setattr("audit.recorders.visit.item_recorder.find_listed_plan", lambda *_: None)
     assert _all_rows(pictures, tmp_path / "plain", level) == compiled
     assert len(compiled["samples"]) == 40
     assert compiled["rng"]
@@ -163,7 +163,7 @@ def test_the_compiled_loops_add_the_same_rows(
 def test_a_visit_that_is_unusual_leaves_nothing_behind() -> None:
     file = ListedFile("/folder/a.png", "/folder", 1)
     row = Row(Facts("tensor", digest="0" * 32), True, None, 1.0)
-    made = MadeVisit(lost_visit(find_pipeline(None)), label=1)
+    made = MadeVisit(make_lost_visit(find_pipeline(None)), label=1)
     visit = made.visit
     visit.error, visit.opened, visit.source_bytes = None, [file.path], 3
     visit.source_digest = "1" * 64

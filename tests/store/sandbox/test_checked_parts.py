@@ -13,7 +13,7 @@ from audit.errors import QueryError
 from audit.records import Run
 from audit.store.filesystem import filesystem_for
 from audit.store.manifest import read_manifests
-from audit.store.read.part_digests import check_parts, checked_parts
+from audit.store.read.part_digests import check_parts, list_checked_parts
 from audit.store.sandbox.sandbox import Sandbox
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
@@ -43,10 +43,10 @@ def make_store(place: Path) -> Path:
 def test_parts_that_this_process_has_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool) -> None:
     monkeypatch.chdir(tmp_path)
     part = make_store(tmp_path / "lineage")
-    assert checked_parts(str(tmp_path / "lineage")) == []
+    assert list_checked_parts(str(tmp_path / "lineage")) == []
     with audit.open("lineage" if relative else tmp_path / "lineage") as store, Sandbox("lineage") as sandbox:
         wanted = store.sql(QUERY).fetchall()
-        ((where, _, _),) = checked_parts(str(tmp_path / "lineage"))
+        ((where, _, _),) = list_checked_parts(str(tmp_path / "lineage"))
         assert part == tmp_path / "lineage" / where
         assert sandbox.query(QUERY).rows == [list(row) for row in wanted]
         content = bytearray(part.read_bytes())
@@ -73,9 +73,9 @@ def test_what_the_sandbox_checked_is_checked_here_and_not_there_again(tmp_path: 
     with Sandbox(str(tmp_path / "lineage")) as sandbox:
         (path,) = sandbox.query(QUERY).checked
         until = time.monotonic() + 60
-        while not checked_parts(str(tmp_path / "lineage")) and time.monotonic() < until:
+        while not list_checked_parts(str(tmp_path / "lineage")) and time.monotonic() < until:
             time.sleep(0.01)
-        assert [where for where, _, _ in checked_parts(str(tmp_path / "lineage"))] == [path]
+        assert [where for where, _, _ in list_checked_parts(str(tmp_path / "lineage"))] == [path]
         assert sandbox.query(QUERY).checked == []
 
 
@@ -88,4 +88,4 @@ def test_a_part_that_is_damaged_or_gone_is_not_taken_for_checked(tmp_path: Path)
     check_parts(filesystem, manifests, [path])
     part.unlink()
     check_parts(filesystem, manifests, [path])
-    assert checked_parts(str(tmp_path / "lineage")) == []
+    assert list_checked_parts(str(tmp_path / "lineage")) == []

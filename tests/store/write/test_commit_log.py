@@ -16,7 +16,7 @@ from store_cases import record, rewrite, stage_table, visit_tables
 import audit
 from audit.errors import StoreBusy, StoreDamaged, StoreError
 from audit.store import commits, durable_files
-from audit.store.commits import logged_commits
+from audit.store.commits import list_logged_commits
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import Manifest, read_manifest
 from audit.store.read.freshness import commit_state
@@ -193,7 +193,7 @@ def test_of_two_writers_one_commits(tmp_path: Path) -> None:
     writer.append(visit_tables(run_id, [6, 7]))
     with pytest.raises(StoreBusy, match="commit 4"):
         writer.flush()
-    assert logged_commits(filesystem, run_id) == [1, 2, 3, 4]
+    assert list_logged_commits(filesystem, run_id) == [1, 2, 3, 4]
     assert read_manifest(filesystem, run_id).run.samples == 6
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from audit import values
 from audit.class_names import name_class
-from audit.metrics.mask_scores import counted_pixels, score_mask
+from audit.metrics.mask_scores import find_counted_pixels, score_mask
 from audit.models.task_outputs import is_mask
 from audit.recorders.model.tasks.task_rows import IGNORED_TARGET, TaskContext, TaskRows
 
@@ -52,7 +52,7 @@ def add_masks(
             "graded. Resize the target with the picture, or the output to the target."
         )
         return None
-    counted = counted_pixels(target, width)
+    counted = find_counted_pixels(target, width)
     if not counted.any():
         rows.mark(
             "A target mask has no pixel that counts (it is empty, or every pixel is negative or 255): such masks are recorded "

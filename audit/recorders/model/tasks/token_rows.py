@@ -19,7 +19,7 @@ def is_sequence(target: Any) -> bool:
 def add_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskContext) -> float | None:
     """Add the rows of one sequence; return its mean loss."""
     scores = scores.detach().float().cpu()
-    wanted = _wanted_tokens(rows, sample, scores, context)
+    wanted = _read_wanted_tokens(rows, sample, scores, context)
     finite = torch.isfinite(scores).all(1)
     if not bool(finite.all()):
         rows.mark("A position has scores that are NaN or infinite: it has no predicted token, and counts as wrong.")
@@ -56,7 +56,7 @@ def add_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskC
     return sum(losses) / len(losses) if losses else None
 
 
-def _wanted_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskContext) -> torch.Tensor | None:
+def _read_wanted_tokens(rows: TaskRows, sample: int, scores: torch.Tensor, context: TaskContext) -> torch.Tensor | None:
     """Return the target of each position; None if there are none that fit."""
     target = context.targets[sample]
     if not is_sequence(target):
