@@ -80,10 +80,10 @@ for one in default_image_properties:
 _OUR_PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from bench.beside_cleanvision import judged
+from bench.beside_cleanvision import list_reported
 import audit.checks.runner
 begun = time.process_time()
-found = judged(Path(sys.argv[1]))
+found = list_reported(Path(sys.argv[1]))
 """
 _LABELS = """
 import json, sys, time
