@@ -763,8 +763,36 @@ static int has_digest(const Source *s, Py_ssize_t height, Py_ssize_t width, cons
     return memcmp(hex, digest, sizeof hex) == 0;
 }
 
+/* Borrow a picture where a value is float32 of shape (3, height, width): 1, 0 where it is not, and -1 for an error. */
+static int borrow_planes(PyObject *from, Py_ssize_t height, Py_ssize_t width, PyObject *value, PyObject *known, Source *s, TensorMemory *m) {
+    if (!tensor_memory(value, known, m)) return 0;
+    Py_DECREF(m->shape);
+    if (m->width != 4 || m->axes != 3 || m->sides[0] != 3 || m->sides[1] != height || m->sides[2] != width) return 0;
+    if (borrow(from, s) < 0) return -1;
+    if (is_rgb(s, height, width)) return 1;
+    return let_go(s), 0;
+}
+
+/* unit_planes(source, height, width, digest, value, known) -> whether a tensor (3, height, width) is the bytes of a picture of this digest,
+ * each divided by 255. */
+static PyObject *py_unit_planes(PyObject *self, PyObject *args) {
+    PyObject *from, *value, *known;
+    Source s;
+    Py_ssize_t height, width;
+    const char *digest;
+    TensorMemory m;
+    if (!PyArg_ParseTuple(args, "OnnsOO:unit_planes", &from, &height, &width, &digest, &value, &known)) return NULL;
+    int is = borrow_planes(from, height, width, value, known, &s, &m);
+    if (is < 1) return is ? NULL : new_ref(Py_False);
+    Py_BEGIN_ALLOW_THREADS
+    is = PICK(is_unit)(s.data, m.data, m.count / 3) && has_digest(&s, height, width, digest);
+    Py_END_ALLOW_THREADS
+    let_go(&s);
+    return PyBool_FromLong(is);
+}
+
 /* tables(source, height, width, digest, value, known) -> 3 * 256 float32, or None where a tensor (3, height, width) is not made of them,
- * or the picture has another digest; nothing where each float is its byte, divided by 255. */
+ * or the picture has another digest. */
 static PyObject *py_tables(PyObject *self, PyObject *args) {
     PyObject *from, *value, *known;
     Source s;
@@ -772,25 +800,19 @@ static PyObject *py_tables(PyObject *self, PyObject *args) {
     const char *digest;
     TensorMemory m;
     uint32_t tables[3 * 256];
-    int good = 1;
     if (!PyArg_ParseTuple(args, "OnnsOO:tables", &from, &height, &width, &digest, &value, &known)) return NULL;
-    if (!tensor_memory(value, known, &m)) Py_RETURN_NONE;
-    Py_DECREF(m.shape);
-    if (m.width != 4 || m.axes != 3 || m.sides[0] != 3 || m.sides[1] != height || m.sides[2] != width) Py_RETURN_NONE;
-    if (borrow(from, &s) < 0) return NULL;
+    int good = borrow_planes(from, height, width, value, known, &s, &m);
+    if (good < 1) return good ? NULL : new_ref(Py_None);
     size_t n = m.count / 3;
-    if (!is_rgb(&s, height, width)) return let_go(&s), new_ref(Py_None);
-    int unit;
     memset(tables, 255, sizeof tables);
     Py_BEGIN_ALLOW_THREADS
-    unit = PICK(is_unit)(s.data, m.data, n);
-    for (int band = 0; !unit && good && band < 3; band++)
+    for (int band = 0; good && band < 3; band++)
         good = PICK(table_of)(s.data, m.data + 4 * n * (size_t)band, n, band, tables + 256 * band);
     good = good && has_digest(&s, height, width, digest);
     Py_END_ALLOW_THREADS
     let_go(&s);
     if (!good) Py_RETURN_NONE;
-    return PyBytes_FromStringAndSize((const char *)tables, unit ? 0 : sizeof tables);
+    return PyBytes_FromStringAndSize((const char *)tables, sizeof tables);
 }
 
 /* holds(whole, height, width, digest, part, its height, its width, left, top) -> whether that part of a picture of this digest
@@ -863,6 +885,7 @@ static PyMethodDef methods[] = {
     {"jpeg", py_jpeg, METH_VARARGS, "A small picture as a JPEG, after a head of Pillow's; else None."},
     {"bits", py_bits, METH_VARARGS, "An RGB picture in as few bits as its rows need."},
     {"unbits", py_unbits, METH_VARARGS, "The RGB picture that `bits` packed."},
+    {"unit_planes", py_unit_planes, METH_VARARGS, "Whether a float tensor is the bytes of a picture, divided by 255."},
     {"tables", py_tables, METH_VARARGS, "What each byte of a picture stands for in a float tensor; else None."},
     {"holds", py_holds, METH_VARARGS, "Whether a part of a picture has these pixels."},
     {"same_holders", py_same_holders, METH_VARARGS, "Whether containers have their lengths, and places hold None."},

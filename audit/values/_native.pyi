@@ -68,7 +68,7 @@ def unbits(source: Any, height: int, width: int, /) -> bytes | None:
 def tables(source: Any, height: int, width: int, digest: str, value: Any, known: tuple[Any, ...], /) -> bytes | None:
     """Three tables of 256 float32 that make a tensor (3, height, width) of the picture's bytes; None where none do.
 
-    None also where the picture has another digest. No bytes where each float is its byte, divided by 255.
+    None also where the picture has another digest.
     """
 
 def holds(

@@ -20,25 +20,32 @@ ENCODING = "derived"
 _UNIT = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), (3, 1))
 
 
-def derive(picture: Any, digest: str, value: Any) -> EncodedValue | None:
-    """Return a value as a function of an RGB picture; None where it is not one.
+def is_unit(picture: Any, digest: str, value: Any) -> bool:
+    """Return whether a tensor is an RGB picture of this digest with each byte divided by 255, as ToTensor gives it.
+
+    False without the compiled loops, which alone can tell at no price.
+    """
+    if loops.native is None:
+        return False
+    size = picture.size
+    is_same: bool = loops.native.unit_planes(raw_rgb(picture), size[1], size[0], digest, value, tensor.torch_names())
+    return is_same
+
+
+def derive(picture: Any, digest: str, value: Any, known: bool | None = None) -> EncodedValue | None:
+    """Return a value as a function of an RGB picture; None where it is not one. `known` is what `is_unit` said, if it was asked.
 
     None also where the picture no longer has this digest: then it was changed in place since it was stored.
     """
     if loops.native is None:
         return None
+    if is_unit(picture, digest, value) if known is None else known:
+        return EncodedValue(ENCODING, _table_head(picture.size, digest, "unit"))
     size, pixels = picture.size, raw_rgb(picture)
     if type(value) is type(picture) and getattr(value, "mode", None) == "RGB":
         return _crop(pixels, size, digest, value)
-    return _table(pixels, size, digest, value)
-
-
-def _table(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> EncodedValue | None:
-    assert loops.native is not None
     found = loops.native.tables(pixels, size[1], size[0], digest, value, tensor.torch_names())
-    if found is None:
-        return None
-    return EncodedValue(ENCODING, _table_head(size, digest, is_unit=not found) + found)
+    return None if found is None else EncodedValue(ENCODING, _table_head(size, digest, "table") + found)
 
 
 def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> EncodedValue | None:
@@ -56,11 +63,10 @@ def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> Encode
     return EncodedValue(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
 
 
-def _table_head(size: tuple[int, int], digest: str, is_unit: bool) -> bytes:
+def _table_head(size: tuple[int, int], digest: str, name: str) -> bytes:
     # As `pack` writes it, without its price: this is done for every tensor.
     width, height = size
-    named = "unit" if is_unit else "table"
-    text = f'{{"dtype":"float32","shape":[3,{height},{width}],"tv":null,"of":"{digest}","map":"{named}"}}'
+    text = f'{{"dtype":"float32","shape":[3,{height},{width}],"tv":null,"of":"{digest}","map":"{name}"}}'
     return struct.pack("<I", len(text)) + text.encode()
 
 

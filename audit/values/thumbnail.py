@@ -2,7 +2,8 @@
 
 A preview is made to be cheap: pictures are averaged over boxes (bytes and float32) or thinned out (the rest) before
 anything is computed, and numbers are scaled between the extremes of what is left. It refuses to be exact; `encode` is
-for that. With and without the compiled loops the pictures differ by rounding at most.
+for that. With and without the compiled loops the pictures differ by rounding at most; but only with them has a tensor that
+shows a picture, as ToTensor gives it, the preview of that picture.
 """
 
 from __future__ import annotations

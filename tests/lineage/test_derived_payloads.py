@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -71,3 +71,34 @@ def test_a_picture_that_was_changed_in_place_is_not_derived_from(folder: Path, t
     assert drawn.getpixel((0, 0)) == (1, 2, 3)
     assert trace.value(0).tobytes() != drawn.tobytes()
     assert torch.equal(trace.value(2), transforms.ToTensor()(drawn))
+
+
+def _draw_and_convert(picture: Image.Image) -> torch.Tensor:
+    """Draw on a picture that was noted already, and return both as a tensor."""
+    picture.paste((255, 0, 0), (0, 0, 20, 20))
+    return transforms.functional.to_tensor(picture)
+
+
+def _previews(folder: Path, store: Path, capture: Literal["preview", "full"], steps: list[Any]) -> list[Any]:
+    dataset = ImageFolder(str(folder), transforms.Compose(steps))
+    with audit.record(store, capture=capture, strict=True) as run:
+        list(run.loader(DataLoader(dataset)))
+    trace = audit.open(store).trace(index=0)
+    return [trace.preview(stage) for stage in range(len(steps) + 1)]
+
+
+@pytest.mark.skipif(loops.native is None, reason="the C extension is not built here")
+@pytest.mark.parametrize("capture", ["preview", "full"])
+def test_a_tensor_that_shows_the_picture_has_its_preview(
+    capture: Literal["preview", "full"], folder: Path, tmp_path: Path
+) -> None:
+    normalize = transforms.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    darken = transforms.Lambda(lambda picture: picture.point(lambda level: level // 4))
+    store = tmp_path / "lineage"
+    _, dark, tensor, normal = _previews(folder, store, capture, [darken, transforms.ToTensor(), normalize])
+    assert tensor == dark
+    assert normal is not None
+    assert normal != tensor
+    before, after = _previews(folder, tmp_path / "drawn on", capture, [_draw_and_convert])
+    assert after is not None
+    assert after != before
