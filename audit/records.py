@@ -5,7 +5,7 @@ They cross every layer, so they depend on nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -161,6 +161,16 @@ class Run(NotebookView):
     def digest_version(self) -> int:
         """The version of the recipe that the digests of its stage outputs follow (docs/FORMAT-values.md)."""
         return int(self.versions.get("digests", 1))
+
+    def add_warning(self, message: str) -> None:
+        """Add a warning, unless the run has it already."""
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+    def add_unrecorded(self, texts: Iterable[str], most: int) -> None:
+        """Add texts to `unrecorded` that it does not have, until it has `most` of them."""
+        known = self.unrecorded = self.unrecorded if self.unrecorded is not None else []
+        known.extend(text for text in dict.fromkeys(texts) if text not in known and len(known) < most)
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as `run.json` keeps it."""

@@ -180,6 +180,67 @@ def test_private_attributes_are_used_where_they_are_defined() -> None:
     assert reached == []
 
 
+#: What reads a list, a dict or a text that another object holds as plain data.
+READING = {"get", "items", "values", "keys", "index", "startswith"}
+#: Calls through two objects that stay: the second is a library's own object, or a plain list or dict of a row.
+REACHING = {
+    "checks.own_process": {"self._child.stdin.write", "self._child.stdin.close"},
+    "engines.watchdog": {"self._options.activity.current_samples"},
+    "lineage.replay.counterfactual": {"self._result.changes.setdefault"},
+    "lineage.replay.model": {"self._model.module.get_submodule", "self._model.module.named_modules"},
+    "lineage.replay.replayer": {"self.result.different.append"},
+    "recorders.model.call_recorder": {"self._run.recipe.setdefault"},
+    "recorders.stages.drawn_parameters": {"self._stage.__dict__.pop"},
+    "store.write.writer": {"self._manifest.parts.extend"},
+}
+
+
+def test_no_call_reaches_through_two_objects() -> None:
+    """Instead of `self.a.b.c()`, the object `a` has a method that says what is wanted."""
+    found: dict[str, set[str]] = {}
+    for module, path in modules():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call):
+                names = ast.unparse(node.func).split(".")
+                is_chain = len(names) > 3 and names[0] == "self" and all(name.isidentifier() for name in names)
+                if is_chain and names[-1] not in READING:
+                    found.setdefault(module, set()).add(".".join(names))
+    assert found == REACHING
+
+
+#: Methods that a part of the recording gives away: to a thread or its clock, to a loader in place of its own method, or to
+#: itself.
+GIVEN_AWAY = {
+    "Channel._drain",
+    "LayoutSearch._equal_rows",
+    "LayoutSearch._views",
+    "OwnIteration._make",
+    "RecordedMap._fetch_list",
+    "RecordedMap._item",
+    "RecordingState._note_loss",
+    "RecordingState._on_tick",
+}
+
+
+def test_parts_of_the_recording_call_no_methods_that_they_were_given() -> None:
+    """A part returns rows; the object that owns it decides what becomes of them."""
+    found: set[str] = set()
+    for module, path in modules():
+        for node in ast.walk(tree_of(path)) if lies_in(module, "recorders.loop") else ():
+            if isinstance(node, ast.ClassDef):
+                called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+                methods = {
+                    child.name for child in node.body if isinstance(child, ast.FunctionDef) and not child.decorator_list
+                }
+                found |= {
+                    f"{node.name}.{child.attr}"
+                    for child in ast.walk(node)
+                    if isinstance(child, ast.Attribute) and child.attr in methods and id(child) not in called
+                    if ast.unparse(child.value) == "self"
+                }
+    assert found == GIVEN_AWAY
+
+
 def test_signatures_name_the_type_of_their_rows() -> None:
     """A row is a TypedDict or a dataclass; what is free is a JsonObject, a QueryRow or Settings, each defined once."""
     untyped = [

@@ -167,13 +167,13 @@ class RunExecutor(ABC):
         if self.outside:
             self.warn(f"{self.outside} labels lie outside the model's outputs; their samples have no loss.")
         if self._unlabelled and not self._has_labels and self.writer.run.output not in (None, "embedding"):
-            self._warn_once(
+            self.warn(
                 f"No label was found in the items ({self._unlabelled}): predictions are not graded. "
                 "Let the dataset return (input, target)."
             )
         for head, count in self.values_inside.items():
             if count is not None and is_enough(count):
-                self._warn_once(f"The output of the model {self._output_name(head)}: {DOUBT}")
+                self.warn(f"The output of the model {self._output_name(head)}: {DOUBT}")
         notes = [describe_unread(head, indices, why) for (head, why), indices in self.unread.items()]
         if self.writer.run.unrecorded:
             notes.append(describe_unrecorded(self.writer.run.unrecorded))
@@ -195,12 +195,8 @@ class RunExecutor(ABC):
         return True
 
     def warn(self, message: str) -> None:
-        """Keep a warning on the run's row."""
-        self.writer.run.warnings.append(message)
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self.writer.run.warnings:
-            self.warn(message)
+        """Keep a warning on the run's row, once."""
+        self.writer.add_warning(message)
 
     def count(self, counts: BatchCounts) -> bool:
         """Take note of what was recorded; True once, when the capture budget is spent. Raises when the run is strict
@@ -212,7 +208,8 @@ class RunExecutor(ABC):
         self.problems.extend(counts.problems)
         self._unlabelled = self._unlabelled or counts.unlabelled
         self._has_labels = self._has_labels or counts.has_labels
-        self._add_unrecorded(counts.unrecorded)
+        if (run := self.writer.run).unrecorded is not None:
+            run.add_unrecorded(counts.unrecorded, _MOST_KEPT)
         self._note_meaning(counts)
         if self.outputs is None and counts.outputs is not None:
             self._compare_outputs(counts.outputs)
@@ -258,14 +255,9 @@ class RunExecutor(ABC):
             if head is not None:
                 run.recipe.setdefault("heads", {})[self._output_name(head)] = meaning.kind
             if meaning.doubt is not None:
-                self._warn_once(f"The output of the model {self._output_name(head)}: {meaning.doubt}")
+                self.warn(f"The output of the model {self._output_name(head)}: {meaning.doubt}")
         for problem in counts.ungraded:
-            self._warn_once(f"The output of the model {self._output_name(None)}: {problem}")
-
-    def _add_unrecorded(self, texts: list[str]) -> None:
-        known = self.writer.run.unrecorded
-        if known is not None:
-            known.extend(text for text in texts if text not in known and len(known) < _MOST_KEPT)
+            self.warn(f"The output of the model {self._output_name(None)}: {problem}")
 
     def _compare_outputs(self, outputs: int) -> None:
         """Say once that outputs and classes differ, where only running the model shows how many outputs it has."""

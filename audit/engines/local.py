@@ -135,14 +135,14 @@ class LocalRun(RunExecutor):
         if not limit:
             return None
 
-        def tell(doing: str) -> None:
+        def report(doing: str) -> None:
             self.request.report_progress(doing, self.done, self.total, self.failed)
 
         def note(text: str) -> None:
             self.warn(text)
             self.request.report_note(text)
 
-        return WatchOptions(recorded.activity, limit, tell, note)
+        return WatchOptions(recorded.activity, limit, report, note)
 
     def _decide(self) -> Decision:
         """Estimate from a few samples what keeping everything would take.

@@ -78,6 +78,11 @@ class CallbackRecording:
         atexit.register(self.end, "interrupted")
         return self._run
 
+    def set_epoch(self, number: int) -> None:
+        """Set the epoch of the current recording, if there is one."""
+        if self._run is not None:
+            self._run.epoch(number)
+
     def watch(self, network: nn.Module) -> None:
         """Record the outputs of this module."""
         if self._run is None or self._network is network:

@@ -35,14 +35,14 @@ class AuditCallback(Callback):
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
-        self._adopted = CallbackRecording(store, options)
+        self._recording = CallbackRecording(store, options)
         self._wanted = model
         self._process: Callable[[object], object] | None = None
 
     @property
     def run_ids(self) -> list[str]:
         """Return the runs that were recorded, oldest first."""
-        return self._adopted.run_ids
+        return self._recording.run_ids
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin the run, before any loader is made."""
@@ -51,33 +51,33 @@ class AuditCallback(Callback):
         if trainer.world_size > 1:
             tags["rank"] = str(trainer.global_rank)
         network = network_of(pl_module, self._wanted, _default_model)
-        self._adopted.begin(tags)
-        self._adopted.watch(network)
-        self._adopt_loaders(trainer)
+        self._recording.begin(tags)
+        self._recording.watch(network)
+        self._record_loaders(trainer)
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Mark the following batches as not part of a training epoch."""
-        self._say_epoch(_SANITY)
+        self._set_epoch(_SANITY)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Mark the following batches as part of the training again."""
-        self._say_epoch(trainer.current_epoch)
+        self._set_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the epoch; Lightning draws from the loader after this call."""
-        self._say_epoch(trainer.current_epoch)
+        self._set_epoch(trainer.current_epoch)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """End the run with the status and the error of the loop."""
         self._release(trainer)
-        self._adopted.end(error=exception)
+        self._recording.end(error=exception)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """End the run as complete."""
         self._release(trainer)
-        self._adopted.end()
+        self._recording.end()
 
-    def _adopt_loaders(self, trainer: Trainer) -> None:
+    def _record_loaders(self, trainer: Trainer) -> None:
         strategy = trainer.strategy
         process = strategy.process_dataloader
 
@@ -85,8 +85,8 @@ class AuditCallback(Callback):
             made = process(loader)
             if not trainer.sanity_checking:
                 # Lightning draws a loader's first epoch at once, before any hook can set the epoch.
-                self._say_epoch(trainer.current_epoch)
-            return self._adopted.loader(made, _split(trainer))
+                self._set_epoch(trainer.current_epoch)
+            return self._recording.loader(made, _split(trainer))
 
         self._process = process_recorded
         strategy.__dict__["process_dataloader"] = process_recorded
@@ -97,9 +97,8 @@ class AuditCallback(Callback):
             del trainer.strategy.__dict__["process_dataloader"]
         self._process = None
 
-    def _say_epoch(self, epoch: int) -> None:
-        if self._adopted.run is not None:
-            self._adopted.run.epoch(epoch)
+    def _set_epoch(self, epoch: int) -> None:
+        self._recording.set_epoch(epoch)
 
 
 def _split(trainer: Trainer) -> str:

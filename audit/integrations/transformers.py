@@ -39,7 +39,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
-        self._adopted = CallbackRecording(store, options, workers_stay=True)
+        self._recording = CallbackRecording(store, options, workers_stay=True)
         self._wanted = model
         self._trainer: Any = None
         self._training = False
@@ -49,7 +49,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     @property
     def run_ids(self) -> list[str]:
         """Return the runs that were recorded, oldest first."""
-        return self._adopted.run_ids
+        return self._recording.run_ids
 
     def attach(self, trainer: Any) -> AuditCallback:
         """Attach to a Trainer. Needed only to record `evaluate` or `predict` of a Trainer created without the callback."""
@@ -80,8 +80,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Set the epoch, before the Trainer draws from the loader."""
-        if self._adopted.run is not None:
-            self._adopted.run.epoch(int((state.epoch or 0) + 1e-6))
+        self._recording.set_epoch(int((state.epoch or 0) + 1e-6))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the run of a training."""
@@ -113,25 +112,25 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """Start a run for a training, or for an evaluation that is not part of a training."""
         if split == "train":
             self._training = True
-        elif self._training and self._adopted.run is not None:
+        elif self._training and self._recording.run is not None:
             return
         self._put_back()
         tags = {"transformers": "train" if split == "train" else "evaluate" if split == "eval" else "predict"}
         rank = self._trainer.args.process_index
-        self._adopted.begin(tags | ({"rank": str(rank)} if self._trainer.args.world_size > 1 else {}))
+        self._recording.begin(tags | ({"rank": str(rank)} if self._trainer.args.world_size > 1 else {}))
         if split == "train":
-            self._adopted.run.epoch(0)  # type: ignore[union-attr]
-        self._adopted.watch(network_of(self._trainer.model, self._wanted, _return_model))
+            self._recording.set_epoch(0)
+        self._recording.watch(network_of(self._trainer.model, self._wanted, _return_model))
 
     def _record_inner_loader(self, loader: Any, split: str, *, inside_only: bool = False) -> Any:
         """Record the DataLoader inside accelerate's loader, which only moves batches to the device."""
         held = getattr(loader, "__dict__", {}).get("base_dataloader")
         if held is None:
             if inside_only:
-                self._adopted.complain(UsageError("The training loader is already in use.", hint=_ATTACH))
+                self._recording.complain(UsageError("The training loader is already in use.", hint=_ATTACH))
                 return loader
-            return self._adopted.loader(loader, split)
-        recorded = self._adopted.loader(held, split)
+            return self._recording.loader(loader, split)
+        recorded = self._recording.loader(held, split)
         if recorded is not held:
             self._before.append((loader, held))
             loader.base_dataloader = recorded
@@ -139,7 +138,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def _end(self) -> None:
         self._put_back()
-        self._adopted.end()
+        self._recording.end()
 
     def _put_back(self) -> None:
         for loader, held in self._before:

@@ -38,6 +38,10 @@ class CapturePlan:
         elif passed:
             self._keep_previews()
 
+    def current_level(self) -> Level:
+        """Return how much of each stage's output is kept now."""
+        return self.level.get()
+
     def output_level(self, bytes_per_row: float) -> Level:
         """Return how much is kept of what a model returned for one visit."""
         share = self._limit / self._expected if self._auto and self._expected else None

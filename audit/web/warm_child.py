@@ -62,12 +62,12 @@ def main() -> None:
             if not message:
                 break
             _reap(alive)
-            _obey(message, descriptors, control, alive)
+            _handle_message(message, descriptors, control, alive)
     for pid in alive:
         _kill(pid)
 
 
-def _obey(message: bytes, descriptors: list[int], control: socket.socket, alive: set[int]) -> None:
+def _handle_message(message: bytes, descriptors: list[int], control: socket.socket, alive: set[int]) -> None:
     if message[:1] == b"K":
         pid = LENGTH.unpack(message[1:])[0]
         if pid in alive:  # still ours, so the number cannot have gone to another process

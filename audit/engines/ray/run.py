@@ -158,7 +158,7 @@ class RayRun(RunExecutor):
         tasks = [shares[start : start + per_task] for start in range(0, len(shares), per_task)]
         with _our_context(), contextlib.closing(self._results(job, tasks)) as results:
             for result in results:
-                if self._adopt(result) and job.level == "full":
+                if self._take_result(result) and job.level == "full":
                     self.warn("The capture budget was reached: later outputs are kept as previews.")
                     return True
         return False
@@ -213,7 +213,7 @@ class RayRun(RunExecutor):
                 hint=f"What was committed is safe; continue with: audit run --resume {self.writer.run.run_id}",
             ) from error
 
-    def _adopt(self, result: TaskResult | AuditError | None) -> bool:
+    def _take_result(self, result: TaskResult | AuditError | None) -> bool:
         """Take a task's parts into the run, unless one of its batches is there already; True when the budget is spent."""
         if isinstance(result, AuditError):
             raise result
@@ -238,7 +238,7 @@ class RayRun(RunExecutor):
             for index in indices:
                 self.left[number] = index
                 try:
-                    self._adopt(ray.get(task.remote([(number, [index])], job)))
+                    self._take_result(ray.get(task.remote([(number, [index])], job)))
                 except ray.exceptions.WorkerCrashedError:
                     self._record_death(number, index)
                 number = next(self.numbers)

@@ -206,7 +206,7 @@ def diff(
         visits = match_visits(scratch, side_a, side_b)
         report_progress("comparing stages and predictions")
         compared = compare_pairs(scratch, visits.pairs, side_a, side_b, steps)
-        for table in visits.behind_pairs:
+        for table in visits.pair_sources:
             scratch.drop(table)
         measured = measure_causes(reader, scratch, compared, side_a, side_b, trust=trust) if derive else None
         most = 2**62 if rows is None else rows

@@ -54,7 +54,7 @@ class MatchedVisits:
     pairs: TempTable
     alone: TempTable
     #: The tables that `pairs` is made of.
-    behind_pairs: list[TempTable]
+    pair_sources: list[TempTable]
 
 
 def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:

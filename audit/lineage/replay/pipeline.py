@@ -208,7 +208,7 @@ class ReplayPipeline:
             {path: row.full for path, row in rows.items() if row.full is not None},
             made.value if self.keep_final and visit.error is None else None,
             list(self._maker.randomness.missing),
-            {stage.path: stage for stage in self._maker.instrument.describe(visit).values()},
+            {stage.path: stage for stage in self._maker.describe_stages(visit).values()},
         )
 
 

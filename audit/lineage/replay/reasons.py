@@ -36,7 +36,7 @@ class Reasons:
         self._run = run
         self._pipeline = pipeline
         self._recorded = recorded_stages
-        self.sources = SourceStates()
+        self._sources = SourceStates()
         self._now: dict[str, list[Stage]] = {}
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
@@ -63,6 +63,10 @@ class Reasons:
             return "source missing", f"{fact['source']} can no longer be read"
         return "source missing", f"the dataset no longer lists {fact['source']}"
 
+    def is_file_changed(self, row: SampleSourceRow) -> bool:
+        """Return whether a file of a sample is gone or has other bytes than were recorded."""
+        return self._sources.of(row) not in (None, "unchanged")
+
     def of(self, outcome: ReplayedVisit, fact: RecordedVisit, ordinal: int | None) -> tuple[Reason, str]:
         """Return the reason, and what was found, both sides of it."""
         return (
@@ -85,9 +89,9 @@ class Reasons:
 
     def _further_sources(self, fact: RecordedVisit) -> tuple[Reason, str] | None:
         """Return what is said of every file of the sample that is not what it was."""
-        states = [(row, self.sources.of(row)) for row in fact["sources"]]
+        states = [(row, self._sources.of(row)) for row in fact["sources"]]
         changed = [
-            f"{_file_of(row)}: {_change_of(row, self.sources.digest_now(row))}"
+            f"{_file_of(row)}: {_change_of(row, self._sources.digest_now(row))}"
             for row, state in states
             if state == "changed"
         ]

@@ -202,9 +202,7 @@ class Replayer:
             return None, outcome.failed_stage or "load"
         if fact["source_digest"] and outcome.source_digest and outcome.source_digest != fact["source_digest"]:
             return 0, "load"
-        if any(
-            self.reasons.sources.of(row) not in (None, "unchanged") for row in self._list_unread_files(outcome, fact)
-        ):
+        if any(map(self.reasons.is_file_changed, self._list_unread_files(outcome, fact))):
             return 0, "load"
         if more := [path for path in outcome.digests if path not in paths]:
             return None, more[0]

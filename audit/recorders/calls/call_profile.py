@@ -274,6 +274,10 @@ class CallProfile:
             if (code in self._later and code not in self._maker) or change.offset > self._maker.get(code, sys.maxsize)
         ]
 
+    def is_library_result(self, value: Any) -> bool:
+        """Return whether a function of a library made this object of a value that the user's own code gave it."""
+        return self.worked.has(value)
+
     def forget_values(self) -> None:
         """Let go of the values of the visit."""
         self.returned, self.changed_pictures = {}, {}

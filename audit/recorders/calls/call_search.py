@@ -72,6 +72,12 @@ class CallSearch:
             self._objects.extend((label, held, 1) for label, held in list_held_callables(stage).values())
         self._run()
 
+    @property
+    def observed_names(self) -> set[str]:
+        """The names by which the user's own code may call what is observed."""
+        labels = {label.rpartition(".")[2] for label in self.labels.values()}
+        return labels | {function.__name__ for function in self.functions.values()}
+
     def _run(self) -> None:
         while self._objects or self._bodies:
             if len(self._seen) > _MOST_OBJECTS or len(self.functions) > _MOST_FUNCTIONS:

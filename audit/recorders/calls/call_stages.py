@@ -29,7 +29,7 @@ class CallStages:
 
     def __init__(self, dataset: Any, pipeline: Pipeline) -> None:
         known = [step.target for step in pipeline.steps if step.target is not None]
-        self._search = CallSearch(dataset, known, pipeline.found.held_values())
+        self._search = CallSearch(dataset, known, pipeline.held_values())
         self._slots = [FunctionSlot(function, _observe) for function in self._search.functions.values()]
         #: Whether any function is observed.
         self.has_calls = bool(self._slots)
@@ -43,7 +43,8 @@ class CallStages:
         #: The callables that the dataset and its parts held when they were searched.
         self._held = [(owner, _callables_of(owner)) for owner in owners[:_MOST_OWNERS]]
         self._described: dict[tuple[str, Key], Stage] = {}
-        self._passing: dict[tuple[str, str], Stage] = {}
+        #: Stages of objects that are made for each item.
+        self._short_lived: dict[tuple[str, str], Stage] = {}
         #: Slots that stay put between visits.
         self._standing: list[FunctionSlot] = []
 
@@ -69,8 +70,7 @@ class CallStages:
     @property
     def observed_names(self) -> set[str]:
         """The names by which the user's own code may call what is observed."""
-        labels = {label.rpartition(".")[2] for label in self._search.labels.values()}
-        return labels | {function.__name__ for function in self._search.functions.values()}
+        return self._search.observed_names
 
     def calls_of(self, visit: Visit) -> VisitCalls | None:
         """Return what follows the calls of a visit; None where no function is observed."""
@@ -105,9 +105,9 @@ class CallStages:
         if lasting:
             self._described[call.path, key] = stage
             return stage
-        if len(self._passing) < _MOST_STAGES:
-            return self._passing.setdefault((call.path, f"{stage.qualname} {stage.parameters}"), stage)
-        alike = (one for (path, _), one in self._passing.items() if path == call.path)
+        if len(self._short_lived) < _MOST_STAGES:
+            return self._short_lived.setdefault((call.path, f"{stage.qualname} {stage.parameters}"), stage)
+        alike = (one for (path, _), one in self._short_lived.items() if path == call.path)
         return next(alike, stage)
 
     def _describe_now(self, call: ObservedCall) -> Stage:

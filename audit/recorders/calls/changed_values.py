@@ -40,7 +40,7 @@ class ChangedValues:
         """Return whether a value, or a part of it, is new, though nothing but the user's own code can have made it."""
         if is_a(value, torch.Tensor):
             return self._is_changed_tensor(value)
-        if id(value) in self._profile.changed_pictures or self._profile.worked.has(value):
+        if id(value) in self._profile.changed_pictures or self._profile.is_library_result(value):
             return True
         if is_a(value, (list, tuple, Mapping)):
             if not is_part:
@@ -85,7 +85,7 @@ class ChangedValues:
             return False
         return any(
             id(part) in profile.torch.later
-            or profile.worked.has(part)
+            or profile.is_library_result(part)
             or id(part) in profile.changed_pictures
             or self._is_changed_before(part)
             for part in _pictures_in(item)
@@ -109,7 +109,7 @@ class ChangedValues:
         return any(
             is_picture(picture)
             and getattr(picture, "_im", None) is not None  # else this would read its file
-            and not (profile.worked.has(picture) or identity in profile.changed_pictures)
+            and not (profile.is_library_result(picture) or identity in profile.changed_pictures)
             and np.array_equal(np.asarray(picture), array)
             for identity, picture in profile.returned.items()
         )

@@ -6,6 +6,7 @@ and after it, up to the next line that is known. This needs Python 3.12 or newer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,6 @@ class RareCode:
         self._looks: dict[tuple[int, int], int] = {}
         #: Where values were changed, with what, by the code and the first instruction.
         self._found: dict[tuple[int, int], str] = {}
-        #: By function, the variables that held data while calls were listed.
-        self.data_names: dict[CodeType, set[str]] = {}
         #: Why something could not be judged.
         self.problem: str | None = None
 
@@ -66,6 +65,9 @@ class RareCode:
         """Watch code, and take what runs until `end_first` for ordinary; return False where that is not possible."""
         self._is_first = bool(codes) and MONITOR.watch(codes, self)
         return self._is_first
+
+    def note_names(self, names: Mapping[CodeType, set[str]]) -> None:
+        """Do nothing: the values of all variables are at hand while the code runs."""
 
     def end_first(self) -> None:
         """Say that the first item is made."""

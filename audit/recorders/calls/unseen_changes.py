@@ -88,7 +88,7 @@ class UnseenChanges:
             return item
         finally:
             self._rare.end_first()
-            self._rare.data_names.update(profile.users)
+            self._rare.note_names(profile.users)
             self.is_listed, self.is_load_checked = True, False
             self._made, self._again = 0, _next_pause(self._again) if profile.has_branches else 0
             if profile.has_branches and not is_watched:

@@ -73,7 +73,7 @@ class WarmedCode:
         self._observed = observed
         self._warmed: list[_WarmedFunction] = []
         #: By function, the variables that held data while calls were listed.
-        self.data_names: dict[CodeType, set[str]] = {}
+        self._data_names: dict[CodeType, set[str]] = {}
 
     @property
     def is_watching(self) -> bool:
@@ -85,6 +85,10 @@ class WarmedCode:
         self._warmed = [_WarmedFunction(code) for code in codes]
         return self.is_watching
 
+    def note_names(self, names: Mapping[CodeType, set[str]]) -> None:
+        """Note the variables of functions that held data while calls were listed."""
+        self._data_names.update(names)
+
     def end_first(self) -> None:
         """Say that the first item is made."""
 
@@ -94,7 +98,7 @@ class WarmedCode:
         for warmed in self._warmed:
             code = warmed.code
             if ran := warmed.take():
-                names = self.data_names.get(code, set())
+                names = self._data_names.get(code, set())
                 found += [
                     f"{describe_code(code)}, {where}" for where in _changes_of(code, ran, names, self._observed())
                 ]

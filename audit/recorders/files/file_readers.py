@@ -229,7 +229,7 @@ class _Imports:
     def __init__(self) -> None:
         self._users = 0
         self._before: Any = None
-        self._late: list[Reader] = []
+        self._added: list[Reader] = []
         #: How many modules there were when readers were last looked for.
         self._modules = 0
 
@@ -247,9 +247,9 @@ class _Imports:
             return
         if builtins.__import__ == self._import:
             builtins.__import__ = self._before
-        for reader in self._late:
+        for reader in self._added:
             reader.restore()
-        self._late = []
+        self._added = []
 
     def _import(self, *args: Any, **kwargs: Any) -> Any:
         found = (
@@ -259,9 +259,9 @@ class _Imports:
         if count != self._modules and is_noting():
             if not any(map(_is_initializing, (*_READERS, *_METHODS))):
                 self._modules = count
-            known = {id(reader) for reader in (*_readers, *self._late)}
+            known = {id(reader) for reader in (*_readers, *self._added)}
             fresh = [reader for reader in _find_known_readers() if id(reader) not in known]
-            self._late += [reader for reader in fresh if reader.put()]
+            self._added += [reader for reader in fresh if reader.put()]
         return found
 
 

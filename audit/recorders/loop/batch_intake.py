@@ -125,22 +125,16 @@ class BatchIntake:
                 f"No label was found in the items ({envelope.unlabelled}): predictions are not graded. "
                 "Say where it is with label=: a key, a position, or a function of the item."
             )
-        for text in envelope.unrecorded:
-            self._add_unrecorded(text)
+        if envelope.unrecorded:
+            self._run.add_unrecorded(envelope.unrecorded, _MOST_UNRECORDED)
         if envelope.unseen:
-            self._add_unrecorded(f"{envelope.unseen}: {WHOLE_BATCHES}")
+            self._run.add_unrecorded([f"{envelope.unseen}: {WHOLE_BATCHES}"], _MOST_UNRECORDED)
             self._problems.mark(
                 f"The stages of samples were not recorded: {envelope.unseen} makes whole batches, and audit did not see the "
                 "single samples being made. Their `load` is the finished item. Let __getitems__ call self[index], or name "
                 "the steps with audit.stage."
             )
         self._plan.spend(envelope.payload_bytes, envelope.count, self.expected_epochs * sum(self._lengths.values()))
-
-    def _add_unrecorded(self, text: str) -> None:
-        if self._run.unrecorded is None:
-            self._run.unrecorded = []
-        if text not in self._run.unrecorded and len(self._run.unrecorded) < _MOST_UNRECORDED:
-            self._run.unrecorded.append(text)
 
 
 def _put_in_order(labels: list[int | None], layout: BatchLayout | None) -> list[int | None]:

@@ -41,7 +41,7 @@ class BatchReceiver:
 
     def expect_items(self) -> None:
         """Expect batches that the loop builds from the items of a recorded dataset."""
-        self._tracker.adopt_items()
+        self._tracker.track_unknown_tensors()
 
     def begin(self, loader: LoaderRecording) -> Iteration | None:
         """Begin a pass over a loader; return None when it is not recorded any more."""

@@ -16,7 +16,7 @@ class StallWatch:
         self._limit = limit
         self._problems = problems
         self._activities: list[Activity] = []
-        self._told: set[tuple[int, float]] = set()
+        self._reported: set[tuple[int, float]] = set()
 
     def new_activity(self) -> Activity:
         """Return where the processes of one more loader or dataset note what they are doing."""
@@ -29,9 +29,9 @@ class StallWatch:
             return
         for activity in self._activities:
             for sample in activity.current_samples():
-                if sample.seconds < self._limit or (sample.process, sample.begun) in self._told:
+                if sample.seconds < self._limit or (sample.process, sample.begun) in self._reported:
                     continue
-                self._told.add((sample.process, sample.begun))
+                self._reported.add((sample.process, sample.begun))
                 self._problems.mark(
                     f"Sample {sample.index} has taken {sample.seconds:.0f} s so far, in stage {sample.stage}, in process "
                     f"{sample.process}. The loop waits for it; what was recorded before is committed."

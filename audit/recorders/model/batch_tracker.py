@@ -62,7 +62,7 @@ class BatchTracker(TorchFunctionMode):
         #: What the loop does with the outputs of models.
         self.uses = OutputUses()
         #: Whether a tensor that is not known may be found by its content later: items of a recorded dataset.
-        self._adopts = False
+        self._tracks_unknown = False
         self.closed = False
         _TRACKERS.add(self)
 
@@ -101,9 +101,9 @@ class BatchTracker(TorchFunctionMode):
         if not self.closed:
             place_at_bottom(self)
 
-    def adopt_items(self) -> None:
+    def track_unknown_tensors(self) -> None:
         """Remember tensors that are not known: the loop builds its batches from items of a recorded dataset."""
-        self._adopts = True
+        self._tracks_unknown = True
 
     def pause(self) -> None:
         """Look away, until `resume` was called as often."""
@@ -141,7 +141,7 @@ class BatchTracker(TorchFunctionMode):
         if self.uses.watched:
             self.uses.note(func, args, kwargs)
         found = self._table.get(func)
-        if found is None or not (self._entries or self._adopts) or torch._C._get_tracing_state() is not None:
+        if found is None or not (self._entries or self._tracks_unknown) or torch._C._get_tracing_state() is not None:
             return func(*args, **kwargs)
         rule, name, in_place = found
         if rule is value_rules.expose:
@@ -149,8 +149,8 @@ class BatchTracker(TorchFunctionMode):
             return func(*args, **kwargs)
         if in_place and args:
             self.origins_of(args[0])  # what others have written is seen before this operation hides it
-        if self._adopts and not in_place and rule not in (join_rules.concatenate, join_rules.stack):
-            self._adopt(args)
+        if self._tracks_unknown and not in_place and rule not in (join_rules.concatenate, join_rules.stack):
+            self._track_unknown(args)
         if not self._is_about_known(args, kwargs):
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
@@ -159,7 +159,7 @@ class BatchTracker(TorchFunctionMode):
         except Exception:
             # A form of the call that the rule does not know: what comes of it is not known either.
             if in_place:
-                self._lose(args[0])
+                self._mark_overwritten(args[0])
         return result
 
     def _is_about_known(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -202,7 +202,7 @@ class BatchTracker(TorchFunctionMode):
                     one.version += 1
         origins = rule(call)
         if not isinstance(origins, RowOrigins):
-            self._lose(target)
+            self._mark_overwritten(target)
         elif entry is None:
             self.add(target, replace(origins, operations=(*origins.operations, *_operation_names(name))))
         else:
@@ -222,12 +222,12 @@ class BatchTracker(TorchFunctionMode):
             entry.memory.exposed = True
             _note_contents(entry.memory)
 
-    def _lose(self, tensor: Any) -> None:
+    def _mark_overwritten(self, tensor: Any) -> None:
         entry = self._entries.get(id(tensor))
         if entry is not None:
             entry.memory.overwritten = True
 
-    def _adopt(self, args: tuple[Any, ...]) -> None:
+    def _track_unknown(self, args: tuple[Any, ...]) -> None:
         first = args[0] if args else None
         if not isinstance(first, torch.Tensor) or id(first) in self._entries or first.requires_grad:
             return

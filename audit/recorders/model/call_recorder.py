@@ -284,7 +284,7 @@ class CallRecorder:
             ],
             classes=step.rows[0][0].classes,
             labels=wanted.labels,
-            level=self._plan.level.get(),
+            level=self._plan.current_level(),
             spaces=_spaces_of(step) if output.kind == "boxes" else (),
             tokens=given if output.kind == "tokens" else None,
         )

@@ -79,7 +79,7 @@ class GeneratorSearch:
     def __init__(self, thing: Any) -> None:
         self._thing = thing
         self._search = _Search(thing)
-        self._restless: set[int] = set()
+        self._growing: set[int] = set()
 
     @property
     def places(self) -> list[Place]:
@@ -111,7 +111,7 @@ class GeneratorSearch:
         search = self._search
         if self.is_unchanged():
             return {}
-        grown = search.find_resized_containers(self._restless)
+        grown = search.find_resized_containers(self._growing)
         moved = (
             any(place.current_generator() is not place.generator for place in search.places) if search.places else False
         )
@@ -124,7 +124,7 @@ class GeneratorSearch:
         fresh = {place.path: (id(place.holder), place.key) in named for place in new}
         if not fresh:
             # A cache that grows with each sample is not worth a search each time.
-            self._restless.update(grown)
+            self._growing.update(grown)
         return fresh
 
     def __getstate__(self) -> dict[str, Any]:

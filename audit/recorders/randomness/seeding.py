@@ -52,27 +52,27 @@ class Seeder:
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
-        self._roster: GeneratorSearch | None = None
+        self._search: GeneratorSearch | None = None
 
     def __call__(self, epoch: int, index: int) -> None:
         """Seed for one visit."""
-        if self._roster is None:
+        if self._search is None:
             self.find_generators()
-        assert self._roster is not None
-        self._roster.refresh()
+        assert self._search is not None
+        self._search.refresh()
         seed = visit_seed(self._seed, epoch, index)
         seed_globals(seed)
-        for place in self._roster.places:
+        for place in self._search.places:
             # By its path, not its place in the list: others may be made later, in one process and not in another.
             seed_generator(place.generator, visit_seed(seed, zlib.crc32(place.path.encode("utf-8", "replace")), index))
 
     def find_generators(self) -> None:
         """Look for held generators, as if none had been found before."""
-        self._roster = GeneratorSearch(self._dataset)
+        self._search = GeneratorSearch(self._dataset)
 
     def has_new_generators(self) -> bool:
         """Return whether the visit made a generator that was not there to be seeded: then it must be made once more."""
-        return self._roster is not None and bool(self._roster.refresh())
+        return self._search is not None and bool(self._search.refresh())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_dataset": self._dataset, "_seed": self._seed, "_roster": None}
+        return {"_dataset": self._dataset, "_seed": self._seed, "_search": None}

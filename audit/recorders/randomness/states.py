@@ -65,9 +65,9 @@ def global_sources() -> list[GeneratorSource]:
     ]
 
 
-def list_held_sources(roster: GeneratorSearch) -> list[GeneratorSource]:
+def list_held_sources(search: GeneratorSearch) -> list[GeneratorSource]:
     """Return the generators that a dataset or its transforms hold, each under the path that leads to it."""
-    return [_source(place) for place in roster.places]
+    return [_source(place) for place in search.places]
 
 
 def _source(place: Place) -> GeneratorSource:

@@ -32,7 +32,7 @@ class Watch:
 
     def __init__(self, thing: Any) -> None:
         self._globals = global_sources()
-        self._roster = GeneratorSearch(thing)
+        self._search = GeneratorSearch(thing)
         self._before: dict[str, State] = {}
         self._taken: dict[str, State] = {}
         self._find_sources()
@@ -65,7 +65,7 @@ class Watch:
     def drawn_states(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
         """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
-        if before is self._taken and self._is_plain and self._memory.holds() and self._roster.is_unchanged():
+        if before is self._taken and self._is_plain and self._memory.holds() and self._search.is_unchanged():
             return []
         made = self._look()
         now = self.take()
@@ -75,28 +75,28 @@ class Watch:
             found = [
                 (name, state) for name, state in before.items() if now.get(name) is not state and now.get(name) != state
             ]
-        worker = _worker_state() if made or self._roster.asks_for_worker else []
-        if made or worker or self._roster.asks_for_seed:
+        worker = _worker_state() if made or self._search.asks_for_worker else []
+        if made or worker or self._search.asks_for_seed:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
             found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *worker]
         return found + [(f"{MADE_PREFIX}{path}", State(_NO_STATE if named else b"")) for path, named in made.items()]
 
     def _look(self) -> dict[str, bool]:
         """Notice generators that were made or replaced; gives the paths of new ones."""
-        places = self._roster.places
-        made = self._roster.refresh()
-        if self._roster.places is not places:
+        places = self._search.places
+        made = self._search.refresh()
+        if self._search.places is not places:
             self._find_sources()
         return made
 
     def _find_sources(self) -> None:
-        self._sources = [*self._globals, *list_held_sources(self._roster)]
+        self._sources = [*self._globals, *list_held_sources(self._search)]
         #: Generators that must be asked for their state each time.
         self._asked = [source for source in self._sources if source.memory is None]
         self._memory = UnchangedMemory([source.memory for source in self._sources if source.memory is not None])
         self._taken = {}
         #: Whether memory alone shows that a visit drew nothing.
-        self._is_plain = not self._asked and not self._roster.asks_for_worker
+        self._is_plain = not self._asked and not self._search.asks_for_worker
 
 
 def _is_in_memory(source: GeneratorSource, state: State) -> bool:
@@ -109,7 +109,7 @@ class Restorer:
 
     def __init__(self, thing: Any) -> None:
         self._globals = {source.name: source for source in global_sources()}
-        self._roster = GeneratorSearch(thing)
+        self._search = GeneratorSearch(thing)
         self._places: list[Place] = []
         self._held: dict[str, GeneratorSource] = {}
         self._look()
@@ -118,7 +118,7 @@ class Restorer:
         """Set what can be set; gives the names of recorded generators that are not there."""
         self._look()
         if WORKER not in states and (
-            self._roster.asks_for_worker or any(name.startswith(MADE_PREFIX) for name in states)
+            self._search.asks_for_worker or any(name.startswith(MADE_PREFIX) for name in states)
         ):
             # It was recorded in the main process, and may be replayed in a worker, which has a seed of its own.
             _be_main_process()
@@ -138,13 +138,13 @@ class Restorer:
 
     def _look(self) -> None:
         places = self._places
-        self._roster.refresh()
-        self._places = self._roster.places
+        self._search.refresh()
+        self._places = self._search.places
         if self._places is not places:
-            self._held = {source.name: source for source in list_held_sources(self._roster)}
+            self._held = {source.name: source for source in list_held_sources(self._search)}
 
     def _unmake(self, path: str, *, named: bool) -> None:
-        for place in self._roster.places:
+        for place in self._search.places:
             if place.path == path:
                 place.forget(named=named)
 

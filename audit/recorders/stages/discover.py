@@ -55,6 +55,30 @@ class Pipeline:
     observed: Any = None
     _has_targets: bool | None = None
 
+    def add_value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
+        """Add a slot with what it holds, and with what it holds during a visit where that is not a `StageStandIn`."""
+        self.found.add_value(slot, value, stand_in)
+
+    def add_children(self, slots: list[Slot]) -> None:
+        """Add the slots of one container: it has no others."""
+        self.found.add_children(slots)
+
+    def is_current(self) -> bool:
+        """Return whether every slot still holds what it held when the stages were found."""
+        return self.found.is_current()
+
+    def held_values(self) -> list[Any]:
+        """Return everything that the slots held when the stages were found."""
+        return self.found.held_values()
+
+    def add_sources(self, part: Pipeline) -> None:
+        """Add the slots of one part of a concatenation that are not here yet, and what all its slots held."""
+        known = {slot.identity for slot in (*self.reads, *self.loads)}
+        self.reads += [slot for slot in part.reads if slot.identity not in known]
+        self.loads += [slot for slot in part.loads if slot.identity not in known]
+        self.expanded += part.expanded
+        self.found.add(part.found)
+
     @property
     def has_targets(self) -> bool:
         """Whether any stage works on the label. The stages must all be known."""
@@ -104,7 +128,7 @@ class _Finder:
             for part in inner:
                 finder = _Finder(self.expand)
                 finder.dataset(part, depth + 1)
-                self._adopt(finder.pipeline)
+                self._add_part(finder.pipeline)
             return
         wrapped = getattr(dataset, "dataset", None)
         if wrapped is not None and hasattr(wrapped, "__getitem__") and wrapped is not dataset:
@@ -119,16 +143,12 @@ class _Finder:
             return ""
         return "outer." if self._levels < 2 else f"outer{self._levels}."
 
-    def _adopt(self, part: Pipeline) -> None:
-        """Return the stages of one part of a concatenation: those of an earlier part if all are the same, else its own.
+    def _add_part(self, part: Pipeline) -> None:
+        """Add one part of a concatenation. If an earlier part has the same stages, both share them; else all are added.
 
         Never some of them: within a part, ordinals grow from stage to stage.
         """
-        known = {slot.identity for slot in (*self.pipeline.reads, *self.pipeline.loads)}
-        self.pipeline.reads += [slot for slot in part.reads if slot.identity not in known]
-        self.pipeline.loads += [slot for slot in part.loads if slot.identity not in known]
-        self.pipeline.expanded += part.expanded
-        self.pipeline.found.add(part.found)
+        self.pipeline.add_sources(part)
         steps = part.steps[1:]
         signature = tuple((id(step.target), step.stage.path, step.group) for step in steps)
         if (twin := self._parts.get(signature)) is not None:
@@ -176,7 +196,7 @@ class _Finder:
 
     def _source(self, slots: list[Slot], slot: Slot) -> None:
         slots.append(slot)
-        self.pipeline.found.add_value(slot, slot.get())
+        self.pipeline.add_value(slot, slot.get())
 
     def _attribute(self, owner: Any, name: str, prefix: str) -> None:
         value = owner.__dict__.get(name) if hasattr(owner, "__dict__") else None
@@ -184,11 +204,11 @@ class _Finder:
             value = owner._modules[name]
         if value is None:
             if name in getattr(owner, "__dict__", {}):
-                self.pipeline.found.add_value(Slot(owner, name), None)
+                self.pipeline.add_value(Slot(owner, name), None)
             return
         if type(value).__name__ == "StandardTransform":
             # torchvision keeps the same two transforms a second time behind `transforms`. It is not a stage itself.
-            self.pipeline.found.add_value(Slot(owner, name), value)
+            self.pipeline.add_value(Slot(owner, name), value)
             self._attribute(value, "transform", prefix)
             self._attribute(value, "target_transform", f"target.{prefix}")
             return
@@ -196,7 +216,7 @@ class _Finder:
             # Not a pipeline as `audit run` takes it: the dataset's own code knows what to do with these.
             return
         if isinstance(value, list):
-            self.pipeline.found.add_value(Slot(owner, name), value)
+            self.pipeline.add_value(Slot(owner, name), value)
             self._add_children([Slot(value, position) for position in range(len(value))], prefix)
         elif callable(value):
             slot = Slot(owner, name, child=name in getattr(owner, "_modules", {}))
@@ -204,7 +224,7 @@ class _Finder:
 
     def _add_children(self, slots: list[Slot], prefix: str) -> tuple[tuple[int, ...], ...]:
         """Return the ordinals of the stages below each child."""
-        self.pipeline.found.add_children(slots)
+        self.pipeline.add_children(slots)
         return tuple(
             self._place(slot, slot.get(), f"{prefix}{position}", f"{prefix}{position}.")
             for position, slot in enumerate(slots, 1)
@@ -222,9 +242,9 @@ class _Finder:
         transparent = type(value).__name__ in _TRANSPARENT
         if slots is None and self.expand is not None and (hidden := self.expand(value)) is not None:
             stand_in = Chain([stage for _, stage in hidden])
-            self.pipeline.expanded.append((slot, stand_in))
+            self.pipeline.expanded += [(slot, stand_in)]
             slots, transparent = child_slots(stand_in), True
-        self.pipeline.found.add_value(slot, value, stand_in)
+        self.pipeline.add_value(slot, value, stand_in)
         if slots is None:
             return (self._leaf(slot, value, path),)
         children = self._add_children(slots, inside if transparent else f"{path}.")
@@ -257,7 +277,7 @@ class _Finder:
                 ordinal, path, name_of(value), qualname_of(value), parameters_of(value), random, code_digest_of(value)
             )
             step = PipelineStep(stage, [slot], value, children)
-            self.pipeline.steps.append(step)
+            self.pipeline.steps += [step]
             self._by_place[place] = step
         self._seen[slot.identity] = step.stage.stage
         return step.stage.stage

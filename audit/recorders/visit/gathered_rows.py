@@ -92,6 +92,10 @@ class GatheredRows:
         #: Says that the dataset made samples where the recording could not see it.
         self.unseen: str | None = None
 
+    def note_problem(self, text: str) -> None:
+        """Add what could not be recorded."""
+        self.problems.append(text)
+
     def add_visit(
         self,
         index: int,

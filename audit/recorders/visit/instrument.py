@@ -71,7 +71,7 @@ class Instrument:
     def prepare(self) -> None:
         """Look for stages now, as if none had been found before, rather than at the first visit."""
         self._pairs = self._calls = None
-        if self.pipeline.found.is_current():
+        if self.pipeline.is_current():
             self._pairs = self._build()
             self._find_calls()
 
@@ -89,7 +89,7 @@ class Instrument:
         if StandingStandIns.is_possible(self._pairs, found):
             # Looks for functions of the user's own, and so before the stand-ins are there.
             self._find_calls()
-            # StateBefore the calls: a function that reads a file is not a stage.
+            # Before the calls: a function that reads a file is not a stage.
             self._readers = observe_readers()
             self._standing = StandingStandIns(self._pairs, found)
             self.changed = False
@@ -123,7 +123,7 @@ class Instrument:
         if self._standing is not None and not self._standing.is_current():
             self.release_stand_ins()
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
-        self.changed = self._standing is None and not self.pipeline.found.is_current()
+        self.changed = self._standing is None and not self.pipeline.is_current()
         if self._pairs is None and not self.changed:
             self._pairs = self._build()
         pipeline = self.pipeline if not self.changed else find_pipeline(None)
@@ -139,7 +139,7 @@ class Instrument:
             CURRENT_VISIT.visit = visit
             return NOTHING_INSERTED
         pairs = (self._pairs or []) if not self.changed else []
-        # StateBefore the calls: a function that reads a file is not a stage.
+        # Before the calls: a function that reads a file is not a stage.
         readers = observe_readers()
         functions = self._observe_calls(visit)
         opened = note_opened_files(visit.opened)

@@ -130,7 +130,7 @@ class ItemRecorder:
 
     def note_problem(self, text: str) -> None:
         """Note what could not be recorded, with the next batch."""
-        self.rows.problems.append(text)
+        self.rows.note_problem(text)
 
     def repeat_unrecorded(self) -> None:
         """Send what was not seen once more, with the next batch."""
@@ -215,7 +215,7 @@ class ItemRecorder:
         `samples` are the numbers and origins of the batch's samples.
         """
         try:
-            self._maker.randomness.prepare(VisitRequest(-1))
+            self._maker.prepare_batch()
         except Exception as error:
             self._problem(-1, error)
             return fetch.make(self.dataset)
@@ -232,7 +232,7 @@ class ItemRecorder:
 
     def _problem(self, index: int, error: Exception) -> None:
         # Recording must never break the user's loop; the run is marked instead.
-        self.rows.problems.append(f"sample {index}: {type(error).__name__}: {error}")
+        self.rows.note_problem(f"sample {index}: {type(error).__name__}: {error}")
 
     def _gather(self, index: int, made: MadeVisit, origin: Origin | None = None) -> None:
         """Gather the rows of a visit, now or at the end of the sequence."""
@@ -319,12 +319,12 @@ class ItemRecorder:
         if visit.error is not None:
             rows.failures.append(f"Sample {index} ({origin.source}) failed at {visit.failed_stage}: {visit.error}")
         if self.instrument.changed:
-            rows.problems.append(
+            rows.note_problem(
                 "the transforms of the dataset were changed after it was wrapped: audit did not record the stages of these samples. "
                 "Change them before run.loader or run.dataset, or record what follows as a run of its own."
             )
         if visit.problem:
-            rows.problems.append(f"sample {index}: {visit.problem}")
+            rows.note_problem(f"sample {index}: {visit.problem}")
 
     def add_collated(self, stage: Stage, values: Sequence[Any] | None) -> None:
         """Gather what a collate function made of each sample; None where that is not certain.
@@ -337,7 +337,7 @@ class ItemRecorder:
             else:
                 self.rows.add_collated(stage, self._ids, values, self.level.get())
         except Exception as error:
-            self.rows.problems.append(f"what {stage.name} made could not be described: {describe_error(error)}")
+            self.rows.note_problem(f"what {stage.name} made could not be described: {describe_error(error)}")
 
     def take_batch(
         self,

@@ -23,6 +23,7 @@ from audit.recorders.visit.item_calls import ItemCalls, assign_calls
 from audit.recorders.visit.stream_outputs import StreamOutputs
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
+from audit.records import Stage
 from audit.values import native as loops
 
 
@@ -223,6 +224,14 @@ class VisitMaker:
             made.visit.end(made.item)
             visits.append(made)
         return MadeBatch(items, visits, error)
+
+    def prepare_batch(self) -> None:
+        """Prepare the generators for a batch that the dataset makes as a whole."""
+        self.randomness.prepare(VisitRequest(-1))
+
+    def describe_stages(self, visit: Visit) -> dict[int, Stage]:
+        """Return the stages of a visit that were not known before it, by their ordinals in the visit."""
+        return self.instrument.describe(visit)
 
     def _new_visit(self, level: CaptureOrVerify, index: int = -1) -> Visit:
         visit = self.instrument.new_visit(level, refuse_none=self._require_value)

@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.records import Run
+from audit.records import Part, Run
 from audit.store.filesystem import Filesystem
 from audit.store.forked_connections import keep_when_forked
 from audit.store.manifest import Manifest
@@ -97,6 +97,14 @@ class Session:
         """Close the connection. Does nothing in a process that was forked since: DuckDB's threads are not in it."""
         if self._process == os.getpid():
             self.connection.close()
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return a connection of its own over the same tables and views."""
+        return self.connection.cursor()
+
+    def parts_of(self, table: str) -> list[tuple[str, str, Part]]:
+        """Return the parts of a table: the name by which DuckDB opens each, and the run that it belongs to."""
+        return self.files.parts_of(table)
 
     def serve(self, query: str | None) -> None:
         """Define every view that the query names, or all of them if it is None or asks for a list."""

@@ -120,7 +120,7 @@ class Reader:
         session = self.session(None, where)
         found = [
             (name, part)
-            for name, owner, part in session.files.parts_of(table)
+            for name, owner, part in session.parts_of(table)
             if owner == run_id and (index is None or may_hold(part, index, index))
         ]
         if index is not None and len(found) > 1:

@@ -33,7 +33,7 @@ class Relation:
 
     def __init__(self, session: Session, query: str, parameters: list[Any]) -> None:
         self._session = session
-        self._connection = session.connection.cursor()
+        self._connection = session.cursor()
         self._files = session.files
         # DuckDB points at the wrong line of an error if the text begins with white space.
         self._query = query.lstrip()

@@ -35,12 +35,12 @@ class Scratch:
         self._session = connect(
             reader.filesystem, manifests, Spill(self._folder.name, _MEMORY), verify=reader.verify_reads
         )
-        self._connection = self._session.connection.cursor()
+        self._connection = self._session.cursor()
 
     def rows_between(self, table: str, run_id: str, first: int, last: int) -> str:
         """Return the SQL that reads a run's table from the parts that may have rows of indices from `first` to `last`."""
         # DuckDB would open every part to see that: for each of many ranges, the square of a run's length.
-        parts = self._session.files.parts_of(table)
+        parts = self._session.parts_of(table)
         found = [(name, part) for name, owner, part in parts if owner == run_id and may_hold(part, first, last)]
         return read_parts(table, found) if found else table
 

@@ -73,7 +73,7 @@ class Sandbox:
         self._slots = threading.BoundedSemaphore(at_once)
         self._lock = threading.Lock()
         self._checking = threading.Lock()
-        self._nursery: subprocess.Popen[bytes] | None = None
+        self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
     def query(
@@ -116,20 +116,20 @@ class Sandbox:
     def start(self) -> None:
         """Start the process now rather than at the first query."""
         with self._lock:
-            self._ensure_nursery()
+            self._ensure_fork_server()
 
     def close(self) -> None:
         """End the process and every query that runs in it."""
         with self._lock:
             if self._control is not None:
                 self._control.close()
-            if self._nursery is not None:
+            if self._fork_server is not None:
                 try:
-                    self._nursery.wait(timeout=5)
+                    self._fork_server.wait(timeout=5)
                 except subprocess.TimeoutExpired:
-                    self._nursery.kill()
-                    self._nursery.wait()
-            self._nursery = self._control = None
+                    self._fork_server.kill()
+                    self._fork_server.wait()
+            self._fork_server = self._control = None
 
     def __enter__(self) -> Sandbox:
         return self
@@ -190,12 +190,12 @@ class Sandbox:
         """Give one end of a connection to the child that is ready; its process id."""
         with self._lock, theirs:
             for attempt in (0, 1):
-                control = self._ensure_nursery()
+                control = self._ensure_fork_server()
                 try:
                     socket.send_fds(control, [b"Q" + bytes(8)], [theirs.fileno()])
                     return int(LENGTH.unpack(receive_exactly(control, LENGTH.size))[0])
                 except (OSError, EOFError):
-                    self._nursery = None  # it was killed from outside: start another, once
+                    self._fork_server = None  # it was killed from outside: start another, once
                     if attempt:
                         raise QueryError("The process for queries could not be started.") from None
         raise AssertionError("unreachable")
@@ -205,12 +205,12 @@ class Sandbox:
             if self._control is not None:
                 self._control.sendall(b"K" + LENGTH.pack(pid))
 
-    def _ensure_nursery(self) -> socket.socket:
-        if self._nursery is not None and self._nursery.poll() is None and self._control is not None:
+    def _ensure_fork_server(self) -> socket.socket:
+        if self._fork_server is not None and self._fork_server.poll() is None and self._control is not None:
             return self._control
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._nursery = subprocess.Popen(
+            self._fork_server = subprocess.Popen(
                 [
                     sys.executable,
                     "-P",

@@ -64,7 +64,7 @@ def main() -> None:
                 message, descriptors, _, _ = socket.recv_fds(control, 9, 1)
                 if not message:
                     break
-                spare = _obey(message, descriptors, spare, settings, control, alive)
+                spare = _handle_message(message, descriptors, spare, settings, control, alive)
             _reap(alive)
     _reap(alive)
     for pid in alive:
@@ -109,19 +109,19 @@ def _import_what_is_loaded_late(location: str) -> None:
 Spare = tuple[int, socket.socket]
 
 
-def _obey(message: bytes, descriptors: list[int], spare: Spare, settings: Any, control: Any, alive: set[int]) -> Spare:
+def _handle_message(message: bytes, descriptors: list[int], spare: Spare, settings: Any, control: Any, alive: set[int]) -> Spare:
     if message[:1] == b"K":
         pid = LENGTH.unpack(message[1:])[0]
         _reap(alive)
         if pid in alive:  # still ours, so the number cannot have gone to another process
             os.kill(pid, signal.SIGKILL)
         return spare
-    pid, door = spare
+    pid, connection = spare
     with contextlib.suppress(OSError):  # a spare that died: the asker sees its connection close
-        socket.send_fds(door, [b"Q"], descriptors)
+        socket.send_fds(connection, [b"Q"], descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
-    door.close()
+    connection.close()
     control.sendall(LENGTH.pack(pid))
     return _fork(settings, control, alive)
 
@@ -152,7 +152,7 @@ def _fork(settings: dict[str, Any], control: socket.socket, alive: set[int]) -> 
         os._exit(code)
 
 
-def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
+def _serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     """Run one child: confine it, open the store, wait for a query, answer it."""
     confined = _confine(settings)
     opened: Reader | AuditError
@@ -163,7 +163,7 @@ def _serve(door: socket.socket, settings: dict[str, Any]) -> None:
         opened.sql("SELECT 1")
     except Exception as error:  # kept for the caller, who would otherwise only see the process end
         opened, state = _as_audit_error(error), ()
-    _, descriptors, _, _ = socket.recv_fds(door, 1, 1)
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     if not descriptors:
         return
     with socket.socket(fileno=descriptors[0]) as asker:

@@ -77,7 +77,11 @@ class RunWriter:
         self._uncommitted: list[Part] = []
         self._numbers = Counter(part.table for part in manifest.parts)
         #: Called with a message about rows that could not be written. The other rows are still written.
-        self.on_loss: Callable[[str], None] = manifest.run.warnings.append
+        self.on_loss: Callable[[str], None] = self.add_warning
+
+    def add_warning(self, message: str) -> None:
+        """Add a warning to the run's row, unless it is there already."""
+        self.run.add_warning(message)
 
     @classmethod
     def create(cls, location: str, run: Run | None = None) -> RunWriter:
@@ -225,8 +229,7 @@ class RunWriter:
         """Return the final status: a run in which every sample failed has failed, whatever the caller says."""
         if status != "complete" or not self._tally.samples or self._tally.failed < self._tally.samples:
             return status
-        if ALL_FAILED not in self.run.warnings:
-            self.run.warnings.append(ALL_FAILED)
+        self.run.add_warning(ALL_FAILED)
         return "failed"
 
     def abandon(self, error: Exception | None = None) -> None:
@@ -244,9 +247,7 @@ class RunWriter:
         run = self.run
         run.status, run.finished_at = "interrupted", datetime.now(UTC).isoformat()
         self._update_counts()
-        reason = f"The run stopped: {message_without_hint(error)}"
-        if reason not in run.warnings:
-            run.warnings.append(reason)
+        run.add_warning(f"The run stopped: {message_without_hint(error)}")
         # If this cannot be written either, the error to report is still the one that stopped the run.
         with suppress(Exception):
             self._note_seconds()
