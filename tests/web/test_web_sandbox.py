@@ -329,18 +329,18 @@ def test_nothing_is_left_running(place: Path) -> None:
     with Sandbox(str(place), seconds=1) as made:
         with pytest.raises(QueryError):
             made.query(HUNGRY[0])
-        assert made._nursery is not None
-        nursery = psutil.Process(made._nursery.pid)
-        born = [nursery, *nursery.children()]
+        assert made._fork_server is not None
+        fork_server = psutil.Process(made._fork_server.pid)
+        born = [fork_server, *fork_server.children()]
     assert psutil.wait_procs(born, timeout=60)[1] == []
 
 
-def test_a_killed_nursery_is_replaced(place: Path) -> None:
+def test_a_killed_fork_server_is_replaced(place: Path) -> None:
     with Sandbox(str(place)) as made:
         assert made.query("SELECT 1").rows == [[1]]
-        assert made._nursery is not None
-        made._nursery.kill()
-        made._nursery.wait()
+        assert made._fork_server is not None
+        made._fork_server.kill()
+        made._fork_server.wait()
         assert made.query("SELECT 2").rows == [[2]]
 
 
@@ -372,9 +372,9 @@ def test_a_spare_process_that_died_costs_nothing(sandbox: Sandbox) -> None:
     """Killed from outside while it waits for a query: the next query is answered."""
     assert sandbox.query("SELECT 1").rows == [[1]]
     for _ in range(5):
-        assert sandbox._nursery is not None
-        nursery = sandbox._nursery.pid
-        children = Path(f"/proc/{nursery}/task/{nursery}/children").read_text().split()
+        assert sandbox._fork_server is not None
+        fork_server = sandbox._fork_server.pid
+        children = Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()
         for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(child), signal.SIGKILL)

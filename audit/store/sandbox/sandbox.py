@@ -177,7 +177,7 @@ class Sandbox:
                 raise QueryError(str(header["error"]), hint=header.get("hint"))
             size = int(header.pop("bytes", 0))
             if size > _LARGEST_BODY:
-                raise EOFError("an answer longer than any that is sent")
+                raise EOFError("the answer is longer than the limit")
             return Answer(**header, body=receive_exactly(ours, size))
         except (EOFError, OSError):
             if time.monotonic() >= deadline - 0.005:

@@ -1,11 +1,11 @@
 """The process in which an untrusted query runs. `sandbox` starts it; nothing else should.
 
-A nursery process imports what is needed, starts no thread and runs no query. It keeps one child ready:
+A fork server imports what is needed, starts no thread and runs no query. It keeps one child ready:
 forked, confined (Landlock, resource limits, no new privileges), the store open. A query goes to that
 child, which answers once and ends; the next is forked meanwhile. So no query meets what another left
 behind, and none waits for an interpreter to start.
 
-Messages are JSON after a length. Nothing here unpickles, and the nursery never reads what a child writes.
+Messages are JSON after a length. Nothing here unpickles, and the fork server never reads what a child writes.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def _import_what_is_loaded_late(location: str) -> None:
 Spare = tuple[int, socket.socket]
 
 
-def _handle_message(message: bytes, descriptors: list[int], spare: Spare, settings: Any, control: Any, alive: set[int]) -> Spare:
+def _handle_message(
+    message: bytes, descriptors: list[int], spare: Spare, settings: Any, control: Any, alive: set[int]
+) -> Spare:
     if message[:1] == b"K":
         pid = LENGTH.unpack(message[1:])[0]
         _reap(alive)
@@ -134,7 +136,7 @@ def _reap(alive: set[int]) -> None:
 
 def _fork(settings: dict[str, Any], control: socket.socket, alive: set[int]) -> Spare:
     ours, theirs = socket.socketpair()
-    nursery = os.getpid()
+    fork_server = os.getpid()
     pid = os.fork()
     if pid:
         theirs.close()
@@ -145,7 +147,7 @@ def _fork(settings: dict[str, Any], control: socket.socket, alive: set[int]) -> 
         ours.close()
         control.close()
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == nursery:
+        if os.getppid() == fork_server:
             _serve(theirs, settings)
             code = 0
     finally:
@@ -190,7 +192,7 @@ def _as_audit_error(error: Exception) -> AuditError:
     if isinstance(error, AuditError):
         return error
     if isinstance(error, MemoryError):
-        return QueryError("The query needs more memory than is allowed.", hint="Ask for less.")
+        return QueryError("The query needs more memory than is allowed.", hint="Select fewer rows or columns.")
     return QueryError(f"{type(error).__name__}: {error}")
 
 
@@ -306,7 +308,7 @@ def receive(source: socket.socket, most: int = 64 * 2**20) -> dict[str, Any]:
     """Return one message, or EOFError when the other side ended."""
     size = LENGTH.unpack(receive_exactly(source, LENGTH.size))[0]
     if size > most:
-        raise EOFError("a message longer than any that is sent")
+        raise EOFError("the message is longer than the limit")
     message = json.loads(receive_exactly(source, size))
     if not isinstance(message, dict):
         raise EOFError("not a message")
