@@ -130,9 +130,7 @@ def _from_one_number(
     if not is_classes and (not others or may_be_measured):
         return None
     count = f"{len(classes)} classes" if classes is not None and is_classes else "more than two classes"
-    return OutputMeaning(
-        "embedding", "One number does not tell several classes apart.", _ONE_NUMBER.format(count=count)
-    )
+    return OutputMeaning("embedding", "One number cannot stand for several classes.", _ONE_NUMBER.format(count=count))
 
 
 def _from_targets(values: torch.Tensor, labels: list[int | None], targets: torch.Tensor | None) -> OutputMeaning | None:

@@ -41,7 +41,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
 
 
 def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDataset] = FileDataset) -> FileDataset:
-    """Yield the dataset of a folder that was already scanned, on disk or in a bucket; `make` builds it."""
+    """Return the dataset of a folder that was already scanned, on disk or in a bucket; `make` builds it."""
     _refuse_splits(spec, found)
     texts = found.texts
     tops = {found_in.top_folder for found_in in found.directories if found_in.path}

@@ -38,7 +38,7 @@ class Directory:
         return self.path.partition(b"/")[0]
 
     def names(self, texts: bool) -> Iterator[bytes]:
-        """Yield the paths of its samples, relative to the scanned folder."""
+        """Return the paths of its samples, relative to the scanned folder."""
         prefix = self.path + b"/" if self.path else b""
         joined = self.texts if texts else self.samples
         return (prefix + name for name in joined.split(b"\0") if name)

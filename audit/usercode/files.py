@@ -177,7 +177,7 @@ def _to_printable(path: str) -> str:
 
 
 def find_changed_files(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """Return (file, digest then, digest now) of the recorded code files that have changed; missing ones are left out."""
+    """Yield (file, digest then, digest now) of the recorded code files that have changed; missing ones are left out."""
     for one in recorded:
         file, before = one.get("file"), one.get("sha256")
         if not file or not before:

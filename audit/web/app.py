@@ -100,7 +100,7 @@ def build(
     write: bool = False,
     seconds: float = 20.0,
 ) -> Starlette:
-    """Yield the app over one store. Raises StoreError when there is none.
+    """Return the app over one store. Raises StoreError when there is none.
 
     A replay runs the recorded pipeline only if this machine recorded it, or with `trust`.
     """

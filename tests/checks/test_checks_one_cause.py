@@ -116,8 +116,8 @@ def test_many_samples_that_one_stage_spoils_are_one_finding_of_each_check(tmp_pa
             row["nonfinite"] = 3
     store = made.write(tmp_path / "lineage")
     for check, words in (
-        ("blank", "was made blank by Normalize: every value is 0. So were 24 others."),
-        ("finite", "3 values are NaN or infinite from Normalize on. So it is for 24 others."),
+        ("blank", "was made blank by Normalize: every value is 0. The same holds for 24 more."),
+        ("finite", "3 values are NaN or infinite from Normalize on. The same holds for 24 more."),
     ):
         outcome = outcome_of(store, check)
         (finding,) = outcome.findings

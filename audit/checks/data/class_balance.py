@@ -14,7 +14,7 @@ class ClassBalance(Check):
 
     description = "Classes with far fewer samples than the largest one."
     question = "Is a class rare or absent?"
-    rule = "counts; for chance see above"
+    rule = "the samples of each class are counted; for `missing_classes`, see also the first table"
     severity = "warning"
     needs = ("labels",)
     options = settings(

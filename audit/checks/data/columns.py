@@ -58,7 +58,7 @@ class ColumnsCheck(Check):
             return
         best = int(max(found, key=lambda n: right[n]))
         others = [int(n) for n in found if n != best]
-        beneath = f" So {'does' if len(others) == 1 else 'do'} {_name(others)}." if others else ""
+        beneath = f" The same holds for {_name(others)}." if others else ""
         yield Finding(
             f"Column {best} alone gives the label of {right[best] / len(labels):.1%} of {len(labels):,} samples, where guessing gives "
             f"{guessed:.0%}: it may be the label itself, or known only after it.{beneath}",

@@ -16,7 +16,7 @@ class Duplicates(Check):
     """Report every copy but the first, with the name of the first."""
 
     description = "Samples with exactly the same content as another of their split."
-    question = "Is the same content there twice in a split, or with other labels?"
+    question = "Does a split have the same content twice, or with different labels?"
     rule = (
         "digests of the sources or of `load` are equal; blank pictures and copies in other splits are left to `blank` "
         "and `leakage`"

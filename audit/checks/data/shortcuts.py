@@ -36,18 +36,18 @@ class Shortcuts(Check):
     )
     question = "Does a property of the files predict the label?"
     statistic = (
-        "accuracy of the commonest label, learned on one half and tested on the other, with three standard errors; of "
-        "noise, the share of other pictures below nearly all of one class, and of saturation, tint and, of drawings, "
-        "how far the centre and the box lie to one side, the share beyond nearly all of it; of single pixels, the same "
-        "with the value and with its lowest bits, where black and white count for nothing if they are more than a "
-        "tenth of all; of marks, by how many standard deviations more the pixels of one class exceed their neighbours, "
-        "less four standard errors; of bits, whether each class has the bit always or never; of JPEG, by how many "
-        "standard deviations more the steps at every eighth pixel exceed their neighbours in one class, less four "
-        "standard errors"
+        "properties: how often the commonest label of a value is right, learned on one half of the samples and tested "
+        "on the other, with three standard errors. Single pixels: the same for their value and for its lowest bits; "
+        "black and white are left out where they are more than a tenth of all. Noise: the share of the other pictures "
+        "that have less than nearly all of one class. Saturation, tint, and the place of a drawing and of its box: the "
+        "share of the others that nearly all of one class exceed. Marks: by how many standard deviations more the "
+        "pixels of one class exceed their neighbours, less four standard errors. Hidden bits: each class has the bit "
+        "always or never. JPEG: by how many standard deviations more the steps at every eighth pixel of one class "
+        "exceed those beside them, less four standard errors"
     )
     assumes = (
-        "the halves are independent; what a class shows does not make all of its pictures noisy, is not at one place "
-        "with the same sharp edges, and not on a grid of 8 pixels"
+        "the halves are independent; the objects of a class do not make all of its pictures noisy, are not at one "
+        "place with the same sharp edges, and not on a grid of 8 pixels"
     )
     severity = "warning"
     needs = ("labels", "pictures")
@@ -82,10 +82,8 @@ class Shortcuts(Check):
             return
         # Properties that go together have one cause.
         (_, best), *others = sorted(found, key=lambda pair: -(pair[1].value or 0))
-        beneath = (
-            f" So {'does' if len(others) == 1 else 'do'} {', '.join(called for called, _ in others)}." if others else ""
-        )
-        yield replace(best, message=best.message + beneath)
+        further = f" The same holds for {', '.join(called for called, _ in others)}." if others else ""
+        yield replace(best, message=best.message + further)
 
     def _judge_pictures(self, given: LabelledSamples) -> Iterable[Shortcut]:
         """Judge what only decoded pictures or the files show: colour, border, quality and metadata."""

@@ -37,10 +37,10 @@ class SplitDrift(Check):
     )
     question = "Do the splits of one run differ?"
     statistic = (
-        "the same, Holm over all comparisons, also of the share of capital letters, digits, other signs and other "
-        "alphabets in texts; columns of a table by Bonferroni; marks as in `shortcuts`; turned pictures by Fisher's "
-        "discriminant between the mean of the largest split and the same mean turned, with four standard errors on "
-        "both sides"
+        "as in `drift`, Holm over all comparisons; of texts, also the shares of capital letters, digits, other signs "
+        "and other alphabets. Columns of a table: with Bonferroni's correction. Marks: as in `shortcuts`. Turned "
+        "pictures: Fisher's discriminant between the mean of the largest split and the same mean turned, with four "
+        "standard errors on both sides"
     )
     assumes = "independent samples; pictures have a top and a bottom"
     severity = "warning"
@@ -200,7 +200,7 @@ def _yield_measures(context: Context) -> Iterable[tuple[str, list[Picture], Arra
 
 
 def _merge_causes(found: list[Difference]) -> Iterable[Finding]:
-    """Yield the findings; what differs in the samples of one split has one cause: the largest difference, with the others beneath it."""
+    """Yield the findings; what differs in the samples of one split has one cause: the largest difference, which names the others."""
     merged: dict[str, list[Difference]] = {}
     for one in found:
         if one.called is None:
@@ -209,6 +209,6 @@ def _merge_causes(found: list[Difference]) -> Iterable[Finding]:
             merged.setdefault(one.split, []).append(one)
     for group in merged.values():
         best, *others = sorted(group, key=lambda one: -round(one.finding.value or 0, 2))
-        beneath = ", ".join(f"{one.called} ({one.finding.value:.2f})" for one in others)
-        said = f" So {'does' if len(others) == 1 else 'do'} {beneath}." if others else ""
-        yield replace(best.finding, message=best.finding.message + said)
+        names = ", ".join(f"{one.called} ({one.finding.value:.2f})" for one in others)
+        further = f" The same holds for {names}." if others else ""
+        yield replace(best.finding, message=best.finding.message + further)

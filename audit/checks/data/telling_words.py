@@ -54,7 +54,7 @@ class TellingWords(Check):
             return
         word, label, hits, named, samples = found[0]
         shown = show_class(context.run.classes, label)
-        others = f" So do {len(found) - 1:,} other words." if len(found) > 1 else ""
+        others = f" The same holds for {len(found) - 1:,} other words." if len(found) > 1 else ""
         yield Finding(
             f"The word {word!r} alone shows the class {shown}: {hits:,} of its {samples:,} samples have the word, and {hits:,} of the {named:,} samples with "
             f"the word are of that class. A model may learn the word instead of the text.{others}",

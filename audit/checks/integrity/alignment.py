@@ -26,8 +26,9 @@ class Alignment(Check):
     )
     question = "Is each prediction that of its sample?"
     statistic = (
-        "the digest of the model's input equals that of the last stage; of a shift by one row, McNemar's exact test of "
-        "the places where the prediction fits the neighbour's label and its own, Holm over both neighbours"
+        "the digest of the model's input equals that of the last stage. For a shift by one row: McNemar's exact test "
+        "between the places where the prediction fits the neighbour's label and those where it fits its own, Holm over "
+        "both neighbours"
     )
     assumes = "the last stage's output is the model's input"
     needs = ("model",)

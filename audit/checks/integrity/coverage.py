@@ -22,7 +22,7 @@ class Coverage(Check):
         "the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least "
         "half as many as there are samples, give at most a tenth of the different ones that they could"
     )
-    assumes = "the sampler visits each sample (see above)"
+    assumes = "the sampler visits each sample (see the section on `coverage`)"
     options = settings(
         every_sample=Option(False, "Report every sample that no epoch of your own loop drew, for any sampler.")
     )

@@ -39,7 +39,7 @@ class LoaderOrder(Check):
         "lists its samples in the same order as in the baseline run."
     )
     question = (
-        "Does the order of samples change between epochs, and is it not that of the labels or another than in the "
+        "Does the order of samples change between epochs? Is it the order of the labels, or another one than in the "
         "baseline?"
     )
     rule = "fingerprints of the order of each epoch; labels in the order in which they were drawn"

@@ -59,7 +59,7 @@ def _find_moving_labels(context: Context) -> Iterable[Finding]:
     several = context.has_one_cause(found, total)
     for row in rows[:1] if several else rows:
         context.unlisted = 0 if several else context.unlisted
-        which = f" So have {found - 1:,} others of {total:,}." if several else ""
+        which = f" The same holds for {found - 1:,} more of {total:,} samples." if several else ""
         yield Finding(
             f"{row['source']} (index {row['index']}) does not have the same label at every visit: {row['one']} and {row['other']}. Is the label "
             f"looked up by something else than the index?{which}",

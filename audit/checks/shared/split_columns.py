@@ -53,7 +53,7 @@ def compare_columns(context: Context, splits: Sequence[str]) -> Iterable[Differe
             continue
         chance, ks, column = found[odd[0] if odd else 0]
         medians = (float(np.nanmedian(side[:, column])) for side in (there, here))
-        others = f" So do {len(odd) - 1} other columns." if len(odd) > 1 else ""
+        others = f" {len(odd) - 1} other columns differ too." if len(odd) > 1 else ""
         yield Difference(
             min(1.0, chance * len(found)),
             bool(odd),

@@ -23,8 +23,8 @@ class Blank(Check):
     description = "Pictures and tensors whose values are all equal, texts that are empty, and channels, rows or columns that are so in every sample; the stage that made them so is reported."
     question = "Does a stage empty a part of the pictures?"
     statistic = (
-        "none: a tenth of the rows or columns has one value in all of 16 samples or more, and had several in half of "
-        "them before"
+        "none: in each of at least 16 samples, a tenth of the rows or columns has a single value, and before the stage "
+        "they had several values in half of the samples"
     )
     assumes = "the stage keeps the size"
     options = settings(
@@ -113,7 +113,7 @@ def _find_empty(context: Context, state: str, why: str, empty: str, where: str) 
         made = f"was {state} when it was loaded" if stage == 0 else f"was made {state} by {context.stage_name(stage)}"
         yield Finding(
             f"{row['source']} (index {row['index']}) {made}: {why.format(row['value'])}."
-            + (f" So were {others:,} others." if others else ""),
+            + (f" The same holds for {others:,} more." if others else ""),
             index=row["index"],
             source=row["source"],
             stage=stage,

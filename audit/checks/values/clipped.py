@@ -57,7 +57,7 @@ class Clipped(Check):
                     else f"its mean went from {row['mean_before']:.4g} (of at most {row['max_before']:.4g}) "
                     f"to {row['mean']:.4g} (of {row['max']:.4g})"
                 )
-                + (f". So did it with {row['others']:,} others." if row["others"] else "."),
+                + (f". The same happened to {row['others']:,} more." if row["others"] else "."),
                 index=row["index"],
                 source=row["source"],
                 stage=row["stage"],

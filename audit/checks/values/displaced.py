@@ -34,9 +34,7 @@ class Displaced(Check):
         "mirrors them (notes)."
     )
     question = "Does a stage move all pixels?"
-    statistic = (
-        "none: in all of 16 samples or more what each pixel is in all samples is found in the output, at other places"
-    )
+    statistic = "none: in at least 16 samples, each pixel of the input is found in the output at another place, the same place in all samples"
     assumes = "the stage changes no level, or only divides by 255"
     severity = "warning"
     options = settings(samples=Option(32, "Compare the pixels of at most this many samples, evenly chosen."))

@@ -59,4 +59,4 @@ def _predictions(context: Context) -> Iterable[Finding]:
 
 
 def _count_others(row: QueryRow) -> str:
-    return f" So it is for {row['others']:,} others." if row["others"] else ""
+    return f" The same holds for {row['others']:,} more." if row["others"] else ""

@@ -151,7 +151,7 @@ def _explain(a: Side, b: Side, step: AlignmentStep, why: str, traces: list[tuple
         failed = traces[0][0 if why.endswith("a") else 1].sample
         return why, str(failed["error"])
     if why:
-        return why, "the source's bytes changed, or what was loaded where it has none"
+        return why, "the bytes of the source file changed, or, without a source file, the loaded value"
     if step.change == "removed":
         return "stage removed", "only in a"
     if step.change == "added":

@@ -24,11 +24,9 @@ _HINT = 'Put the step into a function or wrap it: with audit.stage("name") as s:
 #: How a text ends that a run was marked with already, when the batch came.
 WHOLE_BATCHES = "the stages of samples that it makes in whole batches"
 _FILES_HINT = "Name the files of each sample: a method source(index) of the dataset, or run.loader(…, source=…)."
-_RARE_UNKNOWN = "whether code that only some items run changes values is not known"
+_RARE_UNKNOWN = "code that only some items run could not be checked for changes"
 _NO_STAGE = "no stage was seen, and `load` is the finished item"
-_READS_AHEAD = (
-    "stages run before their item is given, so their outputs were not recorded: which item each belongs to was not seen"
-)
+_READS_AHEAD = "the dataset runs stages before it returns the item, so audit could not assign their outputs to items, and did not record them"
 #: So many items are made at most until calls are listed again: that takes about as long as making a few items.
 _LONGEST_PAUSE = 512
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__")
@@ -135,7 +133,7 @@ class UnseenChanges:
         if not after:
             # `load` is then a row without a value.
             hint = f'name it: audit.stage("{before}", given)'
-            self._add(f" {before}", f"what the stage {before} was given was not seen; {hint}")
+            self._add(f" {before}", f"the input of the stage {before} was not seen; {hint}")
         elif before == "item":
             # That the item's value is also a part of it need not be said twice.
             self._item_changes = True
@@ -184,7 +182,7 @@ class UnseenChanges:
             self._add("" if is_load_only else "load", text)
         elif self._profile.is_blocked and self._own_entry() is not None:
             what = "stages" if is_load_only else "changes before the first stage"
-            self._add("profiler", f"whether there are {what} that audit cannot observe is not known")
+            self._add("profiler", f"audit could not look for {what}")
         elif values.has_changed_text(item, value, self._texts):
             self._add("text", "a text of the item was changed outside of any stage")
         self._profile.forget_values()

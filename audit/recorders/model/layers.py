@@ -114,7 +114,7 @@ def _no_layer(wish: str | type, named: dict[str, nn.Module]) -> UsageError:
         return UsageError(f"No layer of the model is a {wish.__name__}.", hint=f"Types in it: {', '.join(near)}.")
     near = difflib.get_close_matches(wish, named, n=5, cutoff=0.3) or list(named)[:8]
     return UsageError(
-        f"No layer of the model matches {wish!r}.", hint=f"Near names: {', '.join(near) or 'it has none'}."
+        f"No layer of the model matches {wish!r}.", hint=f"Similar names: {', '.join(near) or 'it has none'}."
     )
 
 
@@ -298,7 +298,7 @@ class _HookGuard:
 
 
 def _iterate_tensors(prefix: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return every floating tensor in a layer's inputs or outputs, each with its port."""
+    """Yield every floating tensor in a layer's inputs or outputs, each with its port."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point():
             yield f"{prefix}.0" if "." not in prefix else prefix, value

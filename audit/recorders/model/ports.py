@@ -93,9 +93,9 @@ class OutputPorts:
         if self._axis.first_axis(port) != OTHER or not self._axis.was_assumed(port):
             return None
         return (
-            f"the output {port} had as many entries as earlier calls had rows, and now {tuple(value.shape)} for {size}: its "
-            "earlier rows of `outputs`, whose `axis` is NULL, are not of single samples. The view sample_outputs leaves "
-            "them out."
+            f"in earlier calls, the output {port} had one entry for each sample. Now its shape is {tuple(value.shape)} for "
+            f"{size} samples, so its entries are not those of single samples. The view sample_outputs leaves out its rows, "
+            "also the earlier ones (`axis` is NULL in `outputs`)."
         )
 
     def _is_by_sample(self, port: str, value: torch.Tensor, size: int) -> bool:

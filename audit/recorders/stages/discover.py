@@ -355,7 +355,7 @@ def find_pipeline(
 
 
 def walk(pipeline: Pipeline) -> Iterator[tuple[PipelineStep, Slot]]:
-    """Return every slot with the step that sits in it."""
+    """Yield every slot with the step that sits in it."""
     for step in pipeline.steps:
         for slot in step.slots:
             yield step, slot

@@ -113,7 +113,7 @@ def _call_elsewhere(original: Callable[[Any, Any], Any], dataset: Any, index: An
 
 
 def list_wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
-    """Return the dataset, and every dataset that it wraps in `dataset` or `datasets`."""
+    """Yield the dataset, and every dataset that it wraps in `dataset` or `datasets`."""
     if depth > _MOST_LEVELS or not hasattr(type(dataset), "__getitem__"):
         return
     yield dataset

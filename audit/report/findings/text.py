@@ -138,7 +138,7 @@ def _kind(finding: Finding) -> tuple[str | None, int | None, str]:
 def _result_line(report: Report, passed: int, skipped: int) -> str:
     failed = sum(outcome.fails(report.fail_on) for outcome in report.outcomes)
     lesser = len(report.with_status("fail", "error")) - failed
-    warned = f", {lesser} with lesser findings" if lesser else ""
+    warned = f", {lesser} with less severe findings" if lesser else ""
     word = "passed" if report.passed else "failed"
     return f"{word}: {failed} of {len(report.outcomes)} checks failed{warned}, {passed} passed, {skipped} skipped"
 

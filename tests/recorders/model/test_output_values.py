@@ -144,7 +144,7 @@ def test_lengths_that_agree_by_chance_are_reported(tmp_path: Path) -> None:
     ]
     assert ask("SELECT port, count(*) FROM sample_outputs GROUP BY port ORDER BY port") == [("0", COUNT), ("1", COUNT)]
     (said,) = ask.warnings
-    assert "the output 2 had as many entries as earlier calls had rows, and now (4, 4) for 2" in said
+    assert "in earlier calls, the output 2 had one entry for each sample. Now its shape is (4, 4) for 2 samples" in said
     with audit.open(tmp_path / "lineage") as store:
         assert [row["port"] for row in store.trace(index=0).outputs] == ["0", "1"]
 

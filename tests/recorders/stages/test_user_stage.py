@@ -63,7 +63,7 @@ def test_a_first_block_says_nothing_of_what_was_loaded(tmp_path: Path) -> None:
     assert [row[0] for row in outputs(tmp_path)] == ["load", "letters", "count"]
     assert outputs(tmp_path)[1][4] is None, "whether the block changed its input is not known"
     (text,) = run.unrecorded
-    assert 'what the stage letters was given was not seen; name it: audit.stage("letters", given)' in text
+    assert 'the input of the stage letters was not seen; name it: audit.stage("letters", given)' in text
     with audit.open(tmp_path) as store:
         replayed = store.replay(dataset=Words("block"), workers=0)
         assert (replayed.identical, replayed.checked) == (2, 2)

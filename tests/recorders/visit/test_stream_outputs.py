@@ -103,7 +103,7 @@ def test_an_output_is_recorded_only_for_the_item_that_holds_it(
     if size == 1:
         assert len(rows) == 8
     else:
-        assert any("run before their item is given" in text for text in unrecorded)
+        assert any("runs stages before it returns the item" in text for text in unrecorded)
 
 
 def triple(value: torch.Tensor) -> torch.Tensor:
@@ -132,14 +132,14 @@ def test_the_stages_of_a_container_are_recorded_only_for_the_item_that_holds_the
             (index, "Lambda", pytest.approx((3 * labels[index]) ** 0.5)),
         ]
     ]
-    assert any("run before their item is given" in text for text in unrecorded)
+    assert any("runs stages before it returns the item" in text for text in unrecorded)
 
 
 def test_a_batch_that_is_gathered_with_the_next_item_at_hand_has_no_outputs(tmp_path: Path) -> None:
     rows, unrecorded, batches = record(Stream(batched), tmp_path, batch_size=None)
     assert [values.tolist() for values, _ in batches] == [[[4.0 * n] * 2, [4.0 * n + 2] * 2] for n in range(4)]
     assert rows == []
-    assert any("run before their item is given" in text for text in unrecorded)
+    assert any("runs stages before it returns the item" in text for text in unrecorded)
 
 
 @pytest.mark.parametrize("join", [torch.stack, tuple])
