@@ -162,19 +162,21 @@ class Run(NotebookView):
         """The version of the recipe that the digests of its stage outputs follow (docs/FORMAT-values.md)."""
         return int(self.versions.get("digests", 1))
 
-    def add_warning(self, message: str) -> None:
-        """Add a warning, unless the run has it already."""
-        if message not in self.warnings:
-            self.warnings.append(message)
-
-    def add_unrecorded(self, texts: Iterable[str], most: int) -> None:
-        """Add texts to `unrecorded` that it does not have, until it has `most` of them."""
-        known = self.unrecorded = self.unrecorded if self.unrecorded is not None else []
-        known.extend(text for text in dict.fromkeys(texts) if text not in known and len(known) < most)
-
     def as_json(self) -> dict[str, Any]:
         """Return the row as `run.json` keeps it."""
         return asdict(self)
+
+
+def add_warning(run: Run, message: str) -> None:
+    """Add a warning to a run's row, unless it is there already."""
+    if message not in run.warnings:
+        run.warnings.append(message)
+
+
+def add_unrecorded(run: Run, texts: Iterable[str], most: int) -> None:
+    """Add texts to `unrecorded` of a run's row that it does not have, until it has `most` of them."""
+    known = run.unrecorded = run.unrecorded if run.unrecorded is not None else []
+    known.extend(text for text in dict.fromkeys(texts) if text not in known and len(known) < most)
 
 
 def as_tags(tags: Mapping[Any, Any]) -> dict[str, str]:

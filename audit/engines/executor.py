@@ -17,7 +17,7 @@ from audit.recorders.calls.unseen_changes import describe_unrecorded
 from audit.recorders.capture import Budget, Decision, decide
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.model.scale_doubt import DOUBT, is_enough
-from audit.records import Run, Status
+from audit.records import Run, Status, add_unrecorded
 
 #: So many samples, spread over the run, show what keeping everything would take.
 PROBED_SAMPLES = 4
@@ -209,7 +209,7 @@ class RunExecutor(ABC):
         self._unlabelled = self._unlabelled or counts.unlabelled
         self._has_labels = self._has_labels or counts.has_labels
         if (run := self.writer.run).unrecorded is not None:
-            run.add_unrecorded(counts.unrecorded, _MOST_KEPT)
+            add_unrecorded(run, counts.unrecorded, _MOST_KEPT)
         self._note_meaning(counts)
         if self.outputs is None and counts.outputs is not None:
             self._compare_outputs(counts.outputs)

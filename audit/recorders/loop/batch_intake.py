@@ -20,7 +20,7 @@ from audit.recorders.problems import Problems
 from audit.recorders.ranks import rank
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.stage_register import StageRegister
-from audit.records import Run
+from audit.records import Run, add_unrecorded
 from audit.store import wire
 
 #: A run keeps so many texts on what was not seen.
@@ -126,9 +126,9 @@ class BatchIntake:
                 "Say where it is with label=: a key, a position, or a function of the item."
             )
         if envelope.unrecorded:
-            self._run.add_unrecorded(envelope.unrecorded, _MOST_UNRECORDED)
+            add_unrecorded(self._run, envelope.unrecorded, _MOST_UNRECORDED)
         if envelope.unseen:
-            self._run.add_unrecorded([f"{envelope.unseen}: {WHOLE_BATCHES}"], _MOST_UNRECORDED)
+            add_unrecorded(self._run, [f"{envelope.unseen}: {WHOLE_BATCHES}"], _MOST_UNRECORDED)
             self._problems.mark(
                 f"The stages of samples were not recorded: {envelope.unseen} makes whole batches, and audit did not see the "
                 "single samples being made. Their `load` is the finished item. Let __getitems__ call self[index], or name "

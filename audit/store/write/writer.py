@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from audit.errors import NotFound, StoreError, message_without_hint
 from audit.identity import new_run_id
-from audit.records import Part, Run, Status
+from audit.records import Part, Run, Status, add_warning
 from audit.store.commits import close_after_failure, commit_parts, create_run, manifest_path, run_folder
 from audit.store.filesystem import Filesystem, FileWriter, filesystem_for
 from audit.store.index_set import INDEXED_COLUMNS, index_set_of
@@ -81,7 +81,7 @@ class RunWriter:
 
     def add_warning(self, message: str) -> None:
         """Add a warning to the run's row, unless it is there already."""
-        self.run.add_warning(message)
+        add_warning(self.run, message)
 
     @classmethod
     def create(cls, location: str, run: Run | None = None) -> RunWriter:
@@ -229,7 +229,7 @@ class RunWriter:
         """Return the final status: a run in which every sample failed has failed, whatever the caller says."""
         if status != "complete" or not self._tally.samples or self._tally.failed < self._tally.samples:
             return status
-        self.run.add_warning(ALL_FAILED)
+        self.add_warning(ALL_FAILED)
         return "failed"
 
     def abandon(self, error: Exception | None = None) -> None:
@@ -247,7 +247,7 @@ class RunWriter:
         run = self.run
         run.status, run.finished_at = "interrupted", datetime.now(UTC).isoformat()
         self._update_counts()
-        run.add_warning(f"The run stopped: {message_without_hint(error)}")
+        self.add_warning(f"The run stopped: {message_without_hint(error)}")
         # If this cannot be written either, the error to report is still the one that stopped the run.
         with suppress(Exception):
             self._note_seconds()
