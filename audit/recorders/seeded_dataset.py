@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from audit.recorders.activity import Activity
-from audit.recorders.by_value import to_send
+from audit.recorders.shared_memory import to_send
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.randomness.visit_randomness import SeededRandomness, VisitRequest

@@ -16,7 +16,7 @@ import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
 from audit.errors import RecordingError
-from audit.recorders.by_value import ByValue
+from audit.recorders.shared_memory import SentCopy
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.files.origin import Origin
 from audit.recorders.loop.fork_safety import DELIVERY_LOCK
@@ -76,7 +76,7 @@ class Channel:
         # By value: a shared-memory tensor would vanish with a worker that ends right after.
         # A recording that has ended meanwhile takes nothing; that is not an error of the user's loop.
         with contextlib.suppress(OSError, ValueError):
-            self._pipe.put(ByValue(envelope))
+            self._pipe.put(SentCopy(envelope))
 
     def pause_tracking(self) -> contextlib.AbstractContextManager[None]:
         """Stop tracking tensors while an item is made: what is done to them then is not a part of the loop."""

@@ -16,7 +16,7 @@ from audit.recorders.batch_tensors import all_tensors
 MadeObject = TypeVar("MadeObject")
 
 
-class ByValue:
+class SentCopy:
     """An object that arrives as itself in another process, with a copy of its tensors instead of shared ones."""
 
     def __init__(self, sent: Any) -> None:
@@ -34,5 +34,5 @@ def to_send(made: MadeObject, parts: list[Any]) -> MadeObject:
         for tensor in all_tensors(parts):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
     except RuntimeError:
-        return cast(MadeObject, ByValue(made))
+        return cast(MadeObject, SentCopy(made))
     return made
