@@ -21,7 +21,7 @@ from audit.lineage.replay.repeated_calls import last_calls
 from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
 from audit.recorders.shared_memory import to_send
-from audit.recorders.calls.asked_items import makes_own_items
+from audit.recorders.calls.requested_items import makes_own_items
 from audit.recorders.files.origin import origin_of
 from audit.recorders.items.item_key import ItemKey, read_recorded_key
 from audit.recorders.loop.recorded_dataset import fetches_batches

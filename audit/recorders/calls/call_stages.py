@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from audit.recorders.calls.asked_items import AskedItems, has_one_base, item_functions
+from audit.recorders.calls.requested_items import RequestedItems, has_one_base, item_functions
 from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, dict_of, is_a, items_of, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
@@ -78,10 +78,10 @@ class CallStages:
             visit.calls = VisitCalls(visit, self._search)
         return visit.calls
 
-    def asked_items_of(self, visit: Visit) -> AskedItems:
+    def asked_items_of(self, visit: Visit) -> RequestedItems:
         """Return what notes the items that a visit asks datasets for."""
         if visit.asked is None:
-            visit.asked = AskedItems(has_one_base=self._has_one_base)
+            visit.asked = RequestedItems(has_one_base=self._has_one_base)
         return visit.asked
 
     def keep_stand_ins(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Subset
 
-from audit.recorders.calls.asked_items import makes_own_items
+from audit.recorders.calls.requested_items import makes_own_items
 from audit.recorders.files.file_lists import folder_of
 from audit.recorders.files.hugging_face import (
     TableRow,
@@ -262,7 +262,7 @@ def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
 def _origin_in_wrapped(dataset: Any, index: int) -> Origin:
     is_users = makes_own_items(dataset)
     wrapped = getattr(dataset, "dataset", None)
-    # A wrapper of the user's own may number its items in another way: what it asks for tells (see asked_items.py).
+    # A wrapper of the user's own may number its items in another way: what it asks for tells (see requested_items.py).
     if not is_users and wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)
     label, folder = _target(dataset, index), _folder(dataset)

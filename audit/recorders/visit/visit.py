@@ -14,7 +14,7 @@ import torch
 
 from audit import values
 from audit.recorders.activity import Activity, note_of
-from audit.recorders.calls.asked_items import AskedItems
+from audit.recorders.calls.requested_items import RequestedItems
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall
 from audit.recorders.stages.call_parameters import listen
@@ -47,7 +47,7 @@ class Visit(CalledStages):
     activity: Activity | None = None
     index = -1
     #: The items that the dataset asked others for, where that tells which sample this is.
-    asked: AskedItems | None = None
+    asked: RequestedItems | None = None
     #: Other calls that were made for the same sample before.
     earlier: Sequence[Visit] = ()
     #: The stages that ran, in order.

@@ -32,7 +32,7 @@ _KNOWN = (Subset, ConcatDataset)
 _USERS: dict[type, bool] = {}
 
 
-class AskedItem:
+class RequestedItem:
     """One call of `dataset[index]`, and the calls that were made meanwhile."""
 
     __slots__ = ("children", "has_failed", "index", "item", "owner")
@@ -42,7 +42,7 @@ class AskedItem:
         self.index = index
         self.item: Any = None
         self.has_failed = False
-        self.children: list[AskedItem] = []
+        self.children: list[RequestedItem] = []
 
     def bases(self) -> list[tuple[Any, Any]]:
         """Return the dataset and the index of every item that this one was made of."""
@@ -56,13 +56,13 @@ class AskedItem:
         return found or [(self.owner, self.index)]
 
 
-class AskedItems:
+class RequestedItems:
     """The items that datasets were asked for during one visit."""
 
     __slots__ = ("_open", "bases", "has_one_base")
 
     def __init__(self, *, has_one_base: bool) -> None:
-        self._open = [AskedItem(None, None)]
+        self._open = [RequestedItem(None, None)]
         #: After the visit, the dataset and the index of each item that the visit's item was made of.
         self.bases: list[tuple[Any, int]] = []
         #: Whether all items come from one dataset in the end, so that a number in it identifies one.
@@ -70,7 +70,7 @@ class AskedItems:
 
     def ask(self, make: Callable[[Any, Any], Any], owner: Any, index: Any) -> Any:
         """Make one call."""
-        asked = AskedItem(owner, index)
+        asked = RequestedItem(owner, index)
         self._open[-1].children.append(asked)
         self._open.append(asked)
         try:
@@ -82,7 +82,7 @@ class AskedItems:
         finally:
             self._open.pop()
 
-    def join(self, earlier: AskedItems) -> None:
+    def join(self, earlier: RequestedItems) -> None:
         """Take in the calls of a visit that was made for the same sample before."""
         self._open[0].children[:0] = earlier._open[0].children
 
