@@ -29,7 +29,7 @@ from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
 from audit.recorders.calls.picture_changes import picture_changed_by
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
-from audit.recorders.calls.worked_values import WorkedValues
+from audit.recorders.calls.library_results import LibraryResults
 
 #: Functions that hand over what another thread or process made, where no call is seen.
 _WAITS = {
@@ -96,7 +96,7 @@ class CallProfile:
         #: Values that functions of libraries returned to the user's own code, by identity.
         self.returned: dict[int, Any] = {}
         #: Values that they made of what the user's own code gave them.
-        self.worked = WorkedValues()
+        self.worked = LibraryResults()
         #: Pictures that the user's own code had changed in place before stage 0 was recorded, by identity.
         self.changed_pictures: dict[int, Any] = {}
         #: Where the user's own code was when a function in C last made a value, whose result is not seen.

@@ -15,7 +15,7 @@ from audit.recorders.calls.callables import is_a
 from audit.recorders.calls.data_values import carries_data, ids_in, parts_in
 
 
-class WorkedValues:
+class LibraryResults:
     """Collects such values during one visit."""
 
     def __init__(self) -> None:
