@@ -16,7 +16,7 @@ from audit.recorders.calls.changed_values import ChangedValues
 from audit.recorders.calls.data_values import ids_in, texts_in
 from audit.recorders.calls.monitor import can_monitor
 from audit.recorders.calls.rare_code import RareCode
-from audit.recorders.calls.warmed_code import WarmedCode
+from audit.recorders.calls.adaptive_code import AdaptiveCode
 from audit.recorders.stages.stand_in import current_visit
 from audit.records import FILES_NOT_KNOWN, Stage, is_about_files
 
@@ -49,7 +49,7 @@ class UnseenChanges:
         self._on_wait = on_wait
         self._dataset = dataset
         self._own_code = own_code
-        self._rare = RareCode(dataset) if can_monitor() else WarmedCode(observed_names)
+        self._rare = RareCode(dataset) if can_monitor() else AdaptiveCode(observed_names)
         self._profile: CallProfile | None = None
         #: Whether that is the profile of the first item that was listed.
         self._is_first = True

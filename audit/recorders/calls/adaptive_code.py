@@ -28,7 +28,7 @@ _STORES = ("STORE_FAST", "STORE_DEREF")
 _DATA = np.zeros(1)
 
 
-class _WarmedFunction:
+class _AdaptiveFunction:
     """One function, and which of its instructions have not run yet."""
 
     def __init__(self, code: CodeType) -> None:
@@ -62,7 +62,7 @@ def _find_waiting(code: CodeType, now: bytes) -> dict[int, bytes]:
     }
 
 
-class WarmedCode:
+class AdaptiveCode:
     """Watches the code of one dataset in one process."""
 
     #: Why something could not be judged.
@@ -71,7 +71,7 @@ class WarmedCode:
     def __init__(self, observed: Callable[[], Collection[str]]) -> None:
         """Keep code warm; `observed` returns the names of functions whose calls are stages."""
         self._observed = observed
-        self._warmed: list[_WarmedFunction] = []
+        self._warmed: list[_AdaptiveFunction] = []
         #: By function, the variables that held data while calls were listed.
         self._data_names: dict[CodeType, set[str]] = {}
 
@@ -82,7 +82,7 @@ class WarmedCode:
 
     def begin(self, codes: list[CodeType]) -> bool:
         """Watch code; return False where that is not possible."""
-        self._warmed = [_WarmedFunction(code) for code in codes]
+        self._warmed = [_AdaptiveFunction(code) for code in codes]
         return self.is_watching
 
     def note_names(self, names: Mapping[CodeType, set[str]]) -> None:
