@@ -14,7 +14,7 @@ from types import CodeType
 import numpy as np
 
 from audit.recorders.calls.callables import describe_code
-from audit.recorders.calls.in_place import changes_in_place
+from audit.recorders.calls.in_place_changes import changes_in_place
 from audit.recorders.calls.operators import changes_in, is_plain_arithmetic, names_read
 
 #: So many times code is looked at after its instructions began to be replaced: what has run by then is ordinary.

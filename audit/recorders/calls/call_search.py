@@ -33,7 +33,7 @@ from audit.recorders.calls.callables import (
     unwrap,
 )
 from audit.recorders.calls.function_slot import is_observable
-from audit.recorders.calls.in_place import may_change_in_place
+from audit.recorders.calls.in_place_changes import may_change_in_place
 
 #: The methods of a dataset that make its items.
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__")

@@ -7,7 +7,7 @@ from typing import Any
 
 from audit.recorders.calls.callables import dict_of
 from audit.recorders.calls.data_values import is_picture
-from audit.recorders.calls.in_place import PICTURE_METHODS
+from audit.recorders.calls.in_place_changes import PICTURE_METHODS
 
 #: By module, the functions whose first argument is the picture, or an object that holds it.
 _IN_PLACE = {

@@ -19,7 +19,7 @@ from audit import values
 from audit.recorders.calls.callables import dict_of, is_a
 from audit.recorders.calls.data_values import ids_in, is_picture, parts_in
 from audit.recorders.calls.held_values import HeldValues, is_selected, is_view
-from audit.recorders.calls.in_place import changes_in_place, may_change_in_place
+from audit.recorders.calls.in_place_changes import changes_in_place, may_change_in_place
 from audit.recorders.calls.operators import (
     Change,
     carries_numbers,
