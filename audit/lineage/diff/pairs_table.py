@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from audit.lineage.diff.alignment import AlignmentStep
 from audit.lineage.diff.matching import Side
-from audit.lineage.diff.pieces import Piece, PieceRows, split_pairs
+from audit.lineage.diff.comparison_pieces import ComparisonPiece, PieceRows, split_pairs
 from audit.store.comparison import flip_query, pipeline_changed, scores
 from audit.store.read.scratch import Scratch, TempTable
 from audit.store.views import GRADED_CONDITION
@@ -98,7 +98,7 @@ def _to_sql(value: bool | None) -> str:
     return "NULL" if value is None else str(value).lower()
 
 
-def _model_changed(scratch: Scratch, pieces: Sequence[Piece], a: Side, b: Side) -> bool | None:
+def _model_changed(scratch: Scratch, pieces: Sequence[ComparisonPiece], a: Side, b: Side) -> bool | None:
     """Return whether the runs used different models, as `comparison.model_changed` says it; None where that is not known."""
     if a.run.model_digest is not None and b.run.model_digest is not None:
         return a.run.model_digest != b.run.model_digest

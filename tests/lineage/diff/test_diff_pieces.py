@@ -10,12 +10,12 @@ from diff_material import make_digest, write_run
 
 from audit.lineage.diff.diff import diff
 from audit.lineage.diff.matching import match_visits, side_of
-from audit.lineage.diff.pieces import split_pairs
+from audit.lineage.diff.comparison_pieces import split_pairs
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch
 
 COUNT = 60
-MOST = "audit.lineage.diff.pieces._MOST_VISITS"
+MOST = "audit.lineage.diff.comparison_pieces._MOST_VISITS"
 
 
 def visits(second: bool) -> list[dict[str, Any]]:

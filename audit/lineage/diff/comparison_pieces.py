@@ -32,7 +32,7 @@ class PieceRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ComparisonPiece:
     """Some pairs, as a table, and the rows of their visits on either side."""
 
     pairs: str
@@ -40,9 +40,9 @@ class Piece:
     b: PieceRows
 
 
-def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Piece]:
+def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[ComparisonPiece]:
     """Return pieces that hold each pair once; one piece for few pairs, or if the runs have the samples in another order."""
-    whole = [Piece(pairs, PieceRows(a.rows), PieceRows(b.rows))]
+    whole = [ComparisonPiece(pairs, PieceRows(a.rows), PieceRows(b.rows))]
     count, first, last = scratch.row(f"SELECT count(*), min(index_a), max(index_a) FROM {pairs}")
     most = min(_MOST_VISITS, _MOST_OUTPUTS // max(len(a.stages), len(b.stages), 1))
     if count <= most:
@@ -56,13 +56,13 @@ def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Pi
         for bounds in ranges
     ]
     pieces = [
-        Piece(f"(FROM {pairs} WHERE {near})", _rows(scratch, a, *bounds[:2]), _rows(scratch, b, *bounds[2:]))
+        ComparisonPiece(f"(FROM {pairs} WHERE {near})", _rows(scratch, a, *bounds[:2]), _rows(scratch, b, *bounds[2:]))
         for near, bounds in zip(chosen, ranges, strict=True)
     ]
     far = scratch.keep("far", f"FROM {pairs} WHERE NOT ({' OR '.join(chosen)})")
     if scratch.row(f"SELECT count(*) FROM {far}")[0]:
         own = [f"{side.rows} AND index IN (SELECT index_{name} FROM {far})" for side, name in ((a, "a"), (b, "b"))]
-        pieces.append(Piece(far, PieceRows(own[0]), PieceRows(own[1])))
+        pieces.append(ComparisonPiece(far, PieceRows(own[0]), PieceRows(own[1])))
     return pieces
 
 
