@@ -18,7 +18,7 @@ from audit.lineage.diff.first_divergence import Divergence, find_divergences, ve
 from audit.lineage.diff.flip_measurement import measure_causes
 from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match_visits, side_of
-from audit.lineage.diff.model_calls import call_changes
+from audit.lineage.diff.call_changes import call_changes
 from audit.lineage.diff.pairs_table import compare_pairs
 from audit.plainjson import JsonObject
 from audit.records import Progress
