@@ -10,7 +10,7 @@ import torch
 
 from audit import values
 from audit.engines.declared_heads import DeclaredHead
-from audit.engines.model_calls import SampleCalls
+from audit.engines.batch_calls import SampleCalls
 from audit.engines.model_output import BatchOutput, ModelOutput, UnreadOutput
 from audit.errors import AuditError, ModelError, UnclearOutput
 from audit.metrics.source_space import SourceSpace, spaces_by_visit
