@@ -15,7 +15,7 @@ from audit.recorders.model.batch_tracker import BatchTracker
 from audit.recorders.model.graded_targets import GradedTargets, head_targets, sample_targets
 from audit.recorders.model.match import BatchMatch, BatchMatcher, UnmatchedCall
 from audit.recorders.model.mix_parents import MixRecorder
-from audit.recorders.model.model_calls import ModelCalls
+from audit.recorders.model.call_rows import CallRows
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import prediction_columns
@@ -58,7 +58,7 @@ class CallRecorder:
         self._tracker = tracker
         self._plan = plan
         self._matcher = BatchMatcher(batches, tracker)
-        self._calls = ModelCalls(run.run_id)
+        self._calls = CallRows(run.run_id)
         self._models: list[RecordedModel] = []
         self._optimizers: OptimizerWatch | None = None
 

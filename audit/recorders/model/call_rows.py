@@ -11,7 +11,7 @@ from audit.store import wire
 _MANY = 256
 
 
-class ModelCalls:
+class CallRows:
     """Gathers a row for each call until there are enough to be written."""
 
     def __init__(self, run_id: str) -> None:
