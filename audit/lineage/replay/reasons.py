@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
-from audit.lineage.error_text import is_same_error
+from audit.lineage.error_comparison import is_same_error
 from audit.lineage.source_state import SourceStates, source_digest_now
 from audit.records import Run, Stage, is_call
 from audit.sources.builder import builders_of, file_of

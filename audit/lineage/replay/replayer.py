@@ -13,7 +13,7 @@ import numpy as np
 
 from audit import plainjson, values
 from audit.errors import NeedsTrust, NotFound
-from audit.lineage.error_text import is_same_error
+from audit.lineage.error_comparison import is_same_error
 from audit.lineage.replay.kept_values import align
 from audit.lineage.replay.reasons import Reasons
 from audit.lineage.replay.recorded_visits import Key, RecordedVisit, RecordedVisits
