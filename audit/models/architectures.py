@@ -21,7 +21,7 @@ from audit.models.building import (
     timm_names,
     torchvision_names,
 )
-from audit.models.signatures import (
+from audit.models.architecture_table import (
     WITHOUT_AUXILIARY,
     Signature,
     compute,

@@ -21,7 +21,7 @@ from audit.models.building import (
     timm_names,
     torchvision_names,
 )
-from audit.models.signatures import compute, is_current, known_architectures, list_timm_names, table
+from audit.models.architecture_table import compute, is_current, known_architectures, list_timm_names, table
 
 VARIANTS = [
     "resnet18",

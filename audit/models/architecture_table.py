@@ -3,7 +3,7 @@
 A fingerprint hashes parameter names, and names with shapes where the number of classes is blanked out. The table is a
 hint that finds candidates: the caller builds the model and compares every shape, so a table that is older or newer than
 the installed libraries can miss an architecture, but never gives a wrong one.
-Rebuild it after upgrading torchvision or timm: `python -m audit.models.signatures`.
+Rebuild it after upgrading torchvision or timm: `python -m audit.models.architecture_table`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from audit.models.building import SENTINEL, Architecture, Shapes, expected_shapes, timm_names, torchvision_names
 
-TABLE = Path(__file__).with_name("signatures.json")
+TABLE = Path(__file__).with_name("architecture_table.json")
 WITHOUT_AUXILIARY = ("googlenet", "inception_v3")  # their auxiliary heads may be absent from a checkpoint
 _log = logging.getLogger(__name__)
 
