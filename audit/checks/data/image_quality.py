@@ -14,7 +14,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.picture_measures import Measures
-from audit.checks.shared.signatures import exact_measures
+from audit.checks.shared.picture_signatures import exact_measures
 from audit.store.read.rows import QueryRow
 
 _COLOUR = "('RGB', 'RGBA', 'RGBX', 'CMYK', 'YCbCr', 'HSV', 'LAB', 'RGBa')"

@@ -11,7 +11,7 @@ import numpy as np
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.picture_grids import blocks, spread
-from audit.checks.shared.signatures import sharpness_of, signatures
+from audit.checks.shared.picture_signatures import sharpness_of, signatures
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from audit.checks.shared.shortcut import FACTS, Facts, LabelledSamples, Shortcut
 from audit.checks.shared.shortcut_facts import judge_facts
 from audit.checks.shared.shortcut_marks import judge_blocks, judge_colour, judge_marks, judge_noise, judge_position
 from audit.checks.shared.shortcut_pixels import judge_pixels
-from audit.checks.shared.signatures import SATURATION, TINT, exact_measures, signatures
+from audit.checks.shared.picture_signatures import SATURATION, TINT, exact_measures, signatures
 
 #: Properties of the pixels, measured on decoded pictures: place among `looks`, and words for messages.
 _LOOKS = (

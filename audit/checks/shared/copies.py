@@ -9,7 +9,7 @@ import numpy as np
 from audit.checks.context import Context
 from audit.checks.shared.lookalikes import MOST_IN_PAIRS, Lookalike, find_lookalikes
 from audit.checks.shared.pictures import Picture
-from audit.checks.shared.signatures import hashes_of, signatures
+from audit.checks.shared.picture_signatures import hashes_of, signatures
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from audit.checks.base import Finding, Skip
 from audit.checks.context import Context
 from audit.checks.shared.added_marks import find_mark
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.signatures import signatures
+from audit.checks.shared.picture_signatures import signatures
 from audit.checks.shared.turned_groups import TurnedGroup, find_turn
 from audit.class_names import show_class
 
