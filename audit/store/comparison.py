@@ -118,7 +118,7 @@ def write_matching_queries(a: str, b: str, *, sources_are_unique: bool = False) 
     `a` and `b` are the conditions that a row belongs to the run and the epoch. Visits of one source are matched by the
     value that was loaded, if several samples have it as their source, and then in order. A visit without a partner of the same
     source is matched by its bytes (`how` is `renamed`), then by the value that was loaded (`reencoded`), then by the
-    stored previews (`alike`, see store/read/lookalikes.py), then by its name without the extension (`reencoded`).
+    stored previews (`alike`, see store/read/reencoded_pictures.py), then by its name without the extension (`reencoded`).
     """
     tables = _face_visits(a, b, sources_are_unique)
     faced = "faced" if sources_are_unique else "(FROM same_in_file UNION ALL BY NAME FROM faced)"

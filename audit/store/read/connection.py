@@ -28,7 +28,7 @@ from audit.store.filesystem import Filesystem
 from audit.store.forked_connections import keep_when_forked
 from audit.store.manifest import Manifest
 from audit.store.plain_arrays import array_of
-from audit.store.read import lookalikes
+from audit.store.read import reencoded_pictures
 from audit.store.read.duckdb_files import PROTOCOL, PartFilesystem, all_parts
 from audit.store.read.index_lookup import IndexLookup
 from audit.store.schema import RUNS, SCHEMAS, is_older, schema_at
@@ -113,15 +113,15 @@ class Session:
             if asked is None or _LISTING.search(asked):
                 wanted = list(self._definitions)
             else:
-                wanted = [name for name in _words(asked) if name in self._definitions or name == lookalikes.FUNCTION]
+                wanted = [name for name in _words(asked) if name in self._definitions or name == reencoded_pictures.FUNCTION]
             for name in wanted:
                 self._define(name)
 
     def _define(self, name: str) -> None:
-        if name == lookalikes.FUNCTION and not self.has_function:
+        if name == reencoded_pictures.FUNCTION and not self.has_function:
             self._define("payloads")
             self.has_function = True
-            lookalikes.register(self.connection, partial(_ask, weakref.ref(self)))
+            reencoded_pictures.register(self.connection, partial(_ask, weakref.ref(self)))
         statement = self._definitions.pop(name, None)
         if statement is None:
             return

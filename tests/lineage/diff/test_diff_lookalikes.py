@@ -12,7 +12,7 @@ from diff_material import Recorder, pipeline_text
 from PIL import Image
 
 import audit
-from audit.store.read.lookalikes import match_thumbnails
+from audit.store.read.reencoded_pictures import match_thumbnails
 from audit.store.sandbox.sandbox import Sandbox
 
 COUNT = 5
