@@ -19,7 +19,7 @@ from audit.engines.executor import PROBED_SAMPLES, BatchCounts, RunExecutor
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.ray import work as ray_work
 from audit.engines.ray.cluster import Cluster, ClusterCapacity, connect_cluster
-from audit.engines.ray.stage_numbers import ask_numbering, start_numbering
+from audit.engines.ray.stage_number_actor import ask_numbering, start_numbering
 from audit.engines.ray.work import Job, Share, TaskResult
 from audit.engines.request import RunRequest
 from audit.errors import AuditError

@@ -19,7 +19,7 @@ import torch
 from audit.engines.assemble import assemble, load_model
 from audit.engines.executor import BatchCounts
 from audit.engines.forward import Forward, Rows, input_digests
-from audit.engines.ray.stage_numbers import SharedStages, ask_numbering
+from audit.engines.ray.stage_number_actor import SharedStages, ask_numbering
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
 from audit.recorders.capture_level import CaptureLevel
