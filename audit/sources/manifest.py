@@ -14,7 +14,7 @@ from typing import Any
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options, TextDataset
 from audit.sources.files import Names, to_printable
-from audit.sources.tables import Table, read_table
+from audit.sources.manifest_tables import Table, read_table
 
 description = "a .csv, .tsv, .jsonl or .parquet manifest with a column of paths"
 runs_no_code = True
