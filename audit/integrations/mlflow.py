@@ -138,7 +138,7 @@ def _log_dataset(client: Any, run_id: str, reader: Reader, run: Run) -> None:
 
 def _log_artifacts(client: Any, run_id: str, reader: Reader, run: Run) -> None:
     from audit import plainjson
-    from audit.integrations.tables import write_tables
+    from audit.integrations.table_files import write_tables
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
