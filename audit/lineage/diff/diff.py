@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from audit.display import PrintableView
 from audit.errors import UsageError
-from audit.lineage.diff.alignment import AlignmentStep, align
+from audit.lineage.diff.stage_alignment import AlignmentStep, align
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
 from audit.lineage.diff.flip_measurement import measure_causes
 from audit.lineage.diff.flips import Flips, find_flips

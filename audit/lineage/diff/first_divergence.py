@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from audit.lineage.diff.alignment import AlignmentStep, ParameterChange, parameter_changes
+from audit.lineage.diff.stage_alignment import AlignmentStep, ParameterChange, parameter_changes
 from audit.lineage.diff.magnitude import Magnitude, is_stored, measure
 from audit.lineage.diff.matching import Side
 from audit.lineage.trace import Trace, trace

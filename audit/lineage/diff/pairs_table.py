@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audit.lineage.diff.alignment import AlignmentStep
+from audit.lineage.diff.stage_alignment import AlignmentStep
 from audit.lineage.diff.matching import Side
 from audit.lineage.diff.comparison_pieces import ComparisonPiece, PieceRows, split_pairs
 from audit.store.comparison import flip_query, pipeline_changed, scores

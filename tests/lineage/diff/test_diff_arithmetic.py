@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.lineage.diff.alignment import AlignmentStep, align, parameter_changes
+from audit.lineage.diff.stage_alignment import AlignmentStep, align, parameter_changes
 from audit.lineage.diff.mcnemar import _log_tail, p_value
 from audit.records import Stage
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.errors import AuditError, NotFound
-from audit.lineage.diff.alignment import AlignmentStep
+from audit.lineage.diff.stage_alignment import AlignmentStep
 from audit.lineage.diff.diff import Diff, diff
 from audit.store.read.reader import Reader
 
