@@ -14,7 +14,7 @@ from audit.usercode.files import CodeFile, CodeFiles, find_changed_files, show_s
 from audit.usercode.loading import collect_code, explain_user_errors, import_from, import_named, load_module
 from audit.usercode.memory import digest_in_memory
 from audit.usercode.names import is_code_name
-from audit.usercode.search import find_code
+from audit.usercode.import_search import find_code
 
 __all__ = [
     "CodeFile",

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from audit.errors import AuditError
 from audit.usercode.files import FINDER, CodeFile, CodeFiles, is_ours, specification_of
-from audit.usercode.search import find_code, find_named_code, forget_changed, is_library
+from audit.usercode.import_search import find_code, find_named_code, forget_changed, is_library
 
 _collector: ContextVar[CodeFiles | None] = ContextVar("collector", default=None)
 #: Names under which files were loaded; another file may have them next.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeGuard, TypeVar
 
-from audit.usercode.search import is_library as is_library_path
+from audit.usercode.import_search import is_library as is_library_path
 
 #: Identifies a callable. A bound method is a new object each time it is read, so its parts are used.
 Key = tuple[int, int]

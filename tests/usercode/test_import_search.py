@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.usercode import search
+from audit.usercode import import_search
 
 
 @pytest.mark.parametrize("project", [False, True])
