@@ -12,7 +12,7 @@ import zlib
 from typing import Any
 
 from audit.identity import visit_seed
-from audit.recorders.randomness.search import GeneratorSearch
+from audit.recorders.randomness.generator_search import GeneratorSearch
 
 
 def seed_globals(seed: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from audit.recorders.randomness.generator_memory import GeneratorMemory, memory_of, twister_memory
-from audit.recorders.randomness.search import GeneratorSearch, Place
+from audit.recorders.randomness.generator_search import GeneratorSearch, Place
 
 #: Where the twister's array lies in torch's serialised CPU generator: after seed, left, seeded and next.
 _TORCH_HEAD = 24

@@ -20,7 +20,7 @@ from examples import examples
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from audit.recorders.randomness.search import GeneratorSearch
+from audit.recorders.randomness.generator_search import GeneratorSearch
 from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.watch import Restorer, Watch
 from bench.campaign import replay_cases as campaign_cases
