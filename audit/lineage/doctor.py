@@ -18,7 +18,7 @@ from audit.lineage.replay.replay import replay
 from audit.plainjson import JsonObject
 from audit.provenance import note_missing_extension
 from audit.recorders.loop.recording import Recording
-from audit.recorders.randomness.states import global_sources
+from audit.recorders.randomness.generator_states import global_sources
 from audit.sources import open_dataset
 from audit.store.read.reader import Reader
 

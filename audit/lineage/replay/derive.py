@@ -9,7 +9,7 @@ from audit import values
 from audit.errors import AuditError, NotFound
 from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, replay_all
 from audit.lineage.replay.repeated_calls import count_calls
-from audit.recorders.randomness.states import State
+from audit.recorders.randomness.generator_states import State
 from audit.records import is_batch_stage
 from audit.tables import SampleRow
 

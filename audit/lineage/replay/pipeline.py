@@ -25,7 +25,7 @@ from audit.recorders.calls.requested_items import makes_own_items
 from audit.recorders.files.origin import origin_of
 from audit.recorders.items.item_key import ItemKey, read_recorded_key
 from audit.recorders.loop.recorded_dataset import fetches_batches
-from audit.recorders.randomness.states import State, global_sources
+from audit.recorders.randomness.generator_states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, restore_worker
 from audit.recorders.stages.discover import Pipeline, find_pipeline

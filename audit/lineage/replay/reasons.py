@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline
     from audit.lineage.replay.recorded_visits import RecordedVisit
-    from audit.recorders.randomness.states import State
+    from audit.recorders.randomness.generator_states import State
 
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
 

@@ -15,7 +15,7 @@ from audit.store.read.rows import field_names
 from audit.tables import SampleSourceRow
 
 if TYPE_CHECKING:
-    from audit.recorders.randomness.states import State
+    from audit.recorders.randomness.generator_states import State
 
 Key = tuple[int, int, int]
 
@@ -131,7 +131,7 @@ class RecordedVisits:
 
     def states(self, chunk: Sequence[Key]) -> dict[Key, dict[str, State]]:
         """Return the recorded generator states; a twister's array is stored once and found by its digest."""
-        from audit.recorders.randomness.states import State
+        from audit.recorders.randomness.generator_states import State
 
         columns = "epoch, index, visit, generator, state, block_digest, block"
         query = f"SELECT {columns} FROM rng WHERE run_id = ? AND {_range_condition(chunk)}"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.recorders.randomness.states import State
+from audit.recorders.randomness.generator_states import State
 from audit.recorders.randomness.watch import KEY
 
 _MOST_SHOWN = 200

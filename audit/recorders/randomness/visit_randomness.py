@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from audit.recorders.randomness.seeding import Seeder
-from audit.recorders.randomness.states import State
+from audit.recorders.randomness.generator_states import State
 from audit.recorders.randomness.watch import Restorer, Watch
 
 States = Sequence[tuple[str, State]]

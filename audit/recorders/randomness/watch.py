@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 
 from audit.recorders.randomness.generator_memory import UnchangedMemory
 from audit.recorders.randomness.generator_search import GeneratorSearch, Place
-from audit.recorders.randomness.states import GeneratorSource, State, global_sources, list_held_sources
+from audit.recorders.randomness.generator_states import GeneratorSource, State, global_sources, list_held_sources
 
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from audit.recorders.items.item_key import read_key, write_key
-from audit.recorders.randomness.states import State
+from audit.recorders.randomness.generator_states import State
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.randomness.watch import BATCH, MADE_PREFIX, Watch
 from audit.recorders.visit.error_text import describe_error

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import audit
 from audit.recorders.items.item_key import key_states, read_key, read_recorded_key, write_key
-from audit.recorders.randomness.states import State
+from audit.recorders.randomness.generator_states import State
 from audit.recorders.randomness.watch import KEY
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from audit.recorders.files.origin import relative_path
 from audit.recorders.randomness.generator_search import GeneratorSearch
-from audit.recorders.randomness.states import global_sources, list_held_sources
+from audit.recorders.randomness.generator_states import global_sources, list_held_sources
 from audit.recorders.randomness.watch import Watch
 from audit.values import native as loops
 
