@@ -10,7 +10,7 @@ from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.batch_intake import BatchIntake, order_targets
 from audit.recorders.loop.expected_draws import ExpectedDraws, draws_of
 from audit.recorders.loop.loader_recording import Iteration, LoaderRecording
-from audit.recorders.loop.state import RecordingState
+from audit.recorders.loop.recording_state import RecordingState
 from audit.recorders.model.match import track_batch
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 from audit.recorders.problems import Problems, RecordingWarning

@@ -14,7 +14,7 @@ import torch
 from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.items.collated_values import batch_input
-from audit.recorders.loop.state import RecordingState
+from audit.recorders.loop.recording_state import RecordingState
 from audit.recorders.model.match import BatchMatcher, UnmatchedCall
 from audit.recorders.model.row_origins import RowOrigins
 from audit.recorders.model.step import Place

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from audit.recorders.loop.dataset_proxy import Channel
-from audit.recorders.loop.state import RecordingState
+from audit.recorders.loop.recording_state import RecordingState
 from audit.recorders.loop.unmatched_calls import UnmatchedCalls
 from audit.recorders.model.call_recorder import CallRecorder
 from audit.recorders.model.recorded_model import RecordedModel

@@ -11,7 +11,7 @@ from audit.errors import UsageError
 from audit.models.outputs import logits_of
 from audit.recorders.items.item_parts import label_number, whole_number
 from audit.recorders.loop.numbering import VisitCounter
-from audit.recorders.loop.state import RecordingState
+from audit.recorders.loop.recording_state import RecordingState
 from audit.recorders.model.graded_targets import GradedTargets
 from audit.recorders.model.predictions import prediction_columns
 from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_problems

@@ -38,7 +38,7 @@ from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.loader_recording import LoaderRecording
 from audit.recorders.loop.logged_predictions import check_logged, make_logged_rows
 from audit.recorders.loop.recordable import check_dataset, check_loader, estimate_length
-from audit.recorders.loop.state import RecordingState
+from audit.recorders.loop.recording_state import RecordingState
 from audit.recorders.model import mixing
 from audit.recorders.model.call_recorder import CallRecorder
 from audit.recorders.model.graded_targets import GradedHead, make_heads
