@@ -18,7 +18,7 @@ from audit.web.guard import HEADERS, LOOPBACK, Guard
 from audit.web.pages import checks, compare, curate, curves, gallery, overlay, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
 from audit.web.respond import STATIC, Page, form_page, page, respond, warm
-from audit.web.state import AppState
+from audit.web.app_state import AppState
 
 _CACHE_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 

@@ -19,7 +19,7 @@ from audit import plainjson
 from audit.errors import AuditError, NotFound, StoreError, UsageError
 from audit.report.html.environment import SHARED_ASSETS, environment, read_shared
 from audit.tables import VisitRow
-from audit.web.state import AppState
+from audit.web.app_state import AppState
 
 HERE = Path(__file__).resolve().parent
 TEMPLATES = HERE / "templates"

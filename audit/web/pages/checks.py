@@ -10,7 +10,7 @@ from audit.lineage.queries import browsing, overview
 from audit.plainjson import JsonObject
 from audit.report.html.page_data import run_view
 from audit.web.respond import Page
-from audit.web.state import AppState
+from audit.web.app_state import AppState
 
 _MOST_LISTED = 20_000
 _PICTURES = 24

@@ -19,7 +19,7 @@ from audit.store.read.reader import Reader
 from audit.web.pages.trace import trace_of
 from audit.web.pages.trace_request import send
 from audit.web.respond import Page, url, wants_json, whole_number
-from audit.web.state import PATIENCE, AppState
+from audit.web.app_state import PATIENCE, AppState
 
 _MOST_LISTED = 60
 

@@ -18,7 +18,7 @@ from audit.store.read.reader import Reader as Store
 from audit.web.pages.gallery import FORMS
 from audit.web.pages.gallery_selection import selection
 from audit.web.respond import Form, Page
-from audit.web.state import AppState
+from audit.web.app_state import AppState
 
 _MOST = 100_000
 

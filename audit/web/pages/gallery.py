@@ -26,7 +26,7 @@ from audit.store.sandbox.sandbox import Answer
 from audit.store.sql_literal import literal
 from audit.web.pages.gallery_selection import GallerySelection, cursor_of, selection
 from audit.web.respond import Page, url, wants_json
-from audit.web.state import AppState
+from audit.web.app_state import AppState
 
 BLOCK = 60
 #: What a selection can be exported as.

@@ -12,7 +12,7 @@ from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.store.read.reader import Reader
 from audit.web.respond import Page, wants_json
-from audit.web.state import AppState
+from audit.web.app_state import AppState
 
 
 def training_page(state: AppState, request: Request) -> Page:
