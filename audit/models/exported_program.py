@@ -9,7 +9,7 @@ import torch
 
 from audit.errors import ModelError
 from audit.models.complete_model import complete_model, identify
-from audit.models.files import digest_of, members, require_file
+from audit.models.file_kinds import digest_of, members, require_file
 from audit.models.loaded_model import LoadedModel, LoadOptions
 
 kind = "an exported PyTorch program (.pt2)"

@@ -13,7 +13,7 @@ import torch
 from audit.errors import ModelError, NeedsTrust, UsageError
 from audit.models import exported_program, function, huggingface, onnx, safetensors, state_dict, torchscript
 from audit.models.archives import check_archive
-from audit.models.files import members, require_file, unknown_format_error
+from audit.models.file_kinds import members, require_file, unknown_format_error
 from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.registry import Registry
 

@@ -15,7 +15,7 @@ from audit.errors import MissingExtra, ModelError, UsageError
 from audit.models.architectures import find_architecture
 from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model
-from audit.models.files import digest_of, head, require_file
+from audit.models.file_kinds import digest_of, head, require_file
 from audit.models.loaded_model import LoadedModel, LoadOptions
 
 kind = "an ONNX model"

@@ -6,7 +6,7 @@ from audit.errors import MissingExtra, ModelError
 from audit.models.checkpoint import find_hinted_arch
 from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model
-from audit.models.files import digest_of, head, require_file
+from audit.models.file_kinds import digest_of, head, require_file
 from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.weights import State, fit
 

@@ -23,7 +23,7 @@ from audit.models.checkpoint import find_hinted_arch, find_weights, is_state_dic
 from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model, identify
 from audit.models.expected_input import find_stated_input
-from audit.models.files import digest_of, is_legacy_torch, is_pickle, members, require_file
+from audit.models.file_kinds import digest_of, is_legacy_torch, is_pickle, members, require_file
 from audit.models.loaded_model import LoadedModel, LoadOptions
 from audit.models.weights import fit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from audit.checks.base import Check, Finding, Skip
 from audit.checks.context import Context
-from audit.models.files import digest_of
+from audit.models.file_kinds import digest_of
 
 
 class ModelUnchanged(Check):

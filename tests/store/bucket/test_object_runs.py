@@ -14,7 +14,7 @@ from store_cases import STAGES, record, stage_table, visit_tables, wait_for_a_co
 
 import audit
 from audit.errors import DatasetError, ModelError, StoreBusy, StoreReadOnly
-from audit.models.files import require_file
+from audit.models.file_kinds import require_file
 from audit.records import Run
 from audit.sources import open_dataset
 from audit.store.bucket.filesystem import TAIL
