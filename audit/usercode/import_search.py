@@ -13,7 +13,7 @@ import site
 import sys
 import sysconfig
 
-from audit.usercode.files import CodeFile, CodeFiles, find_executed_code, is_ours, read_bytes
+from audit.usercode.code_files import CodeFile, CodeFiles, find_executed_code, is_ours, read_bytes
 from audit.usercode.process import is_older_than_process
 
 _AUDIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

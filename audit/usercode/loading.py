@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from types import ModuleType
 
 from audit.errors import AuditError
-from audit.usercode.files import FINDER, CodeFile, CodeFiles, is_ours, specification_of
+from audit.usercode.code_files import FINDER, CodeFile, CodeFiles, is_ours, specification_of
 from audit.usercode.import_search import find_code, find_named_code, forget_changed, is_library
 
 _collector: ContextVar[CodeFiles | None] = ContextVar("collector", default=None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from audit.usercode.files import CodeFile, find_executed_code
+from audit.usercode.code_files import CodeFile, find_executed_code
 from audit.usercode.process import is_older_than_process
 
 
