@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from audit.checks.base import Finding
 from audit.checks.report import CheckOutcome, Report
-from audit.report.findings.location import path_of
+from audit.report.findings.finding_location import path_of
 from audit.report.findings.text import as_text
 
 #: The runner shows ten annotations of each level for a step; more only make the log long.

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from audit.checks.base import SEVERITIES, Finding
 from audit.checks.report import CheckOutcome, Report
-from audit.report.findings.location import path_of
+from audit.report.findings.finding_location import path_of
 
 #: Characters that XML 1.0 cannot hold, whatever the escaping.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

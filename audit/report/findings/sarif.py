@@ -15,7 +15,7 @@ from audit import __version__
 from audit.checks.base import Finding
 from audit.checks.report import CheckOutcome, Report
 from audit.plainjson import JsonObject
-from audit.report.findings.location import path_of
+from audit.report.findings.finding_location import path_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
