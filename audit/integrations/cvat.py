@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from audit.integrations import run_facts as facts
-from audit.integrations.pictures import LabelledPicture, class_names, common_root, read_labelled_pictures
+from audit.integrations.labelled_pictures import LabelledPicture, class_names, common_root, read_labelled_pictures
 from audit.records import Run
 from audit.store.read.reader import Reader
 

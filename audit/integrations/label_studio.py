@@ -16,7 +16,7 @@ from xml.sax.saxutils import quoteattr
 
 from audit import plainjson
 from audit.integrations import run_facts as facts
-from audit.integrations.pictures import (
+from audit.integrations.labelled_pictures import (
     LabelledBox,
     LabelledPicture,
     class_names,
