@@ -14,7 +14,7 @@ from audit.store.sandbox.sandbox import Sandbox
 from audit.web.answers import Answers
 from audit.web.derivations import Derivations
 from audit.web.neighbours import KnownNeighbours
-from audit.web.pictures import Pictures
+from audit.web.picture_cache import Pictures
 from audit.web.replays import Replays
 from audit.web.warm_process import WarmProcess
 

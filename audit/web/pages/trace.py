@@ -23,7 +23,7 @@ from audit.values.thumbnail import as_picture
 from audit.web.pages import gallery_selection
 from audit.web.pages.overlay import heat_views
 from audit.web.pages.trace_request import find_requested_trace, send, visit_key
-from audit.web.pictures import source_picture
+from audit.web.picture_cache import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole_number
 from audit.web.app_state import AppState
 

@@ -25,7 +25,7 @@ from audit.store.schema import SCHEMAS
 from audit.store.wire import table_of
 from audit.store.write.writer import RunWriter
 from audit.tables import PredictionRow
-from audit.web.pictures import source_picture
+from audit.web.picture_cache import source_picture
 
 pytestmark = pytest.mark.buckets
 
