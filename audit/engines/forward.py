@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from audit import values
-from audit.engines.declared_heads import DeclaredHead
 from audit.engines.batch_calls import SampleCalls
+from audit.engines.declared_heads import DeclaredHead
 from audit.engines.model_output import BatchOutput, ModelOutput, UnreadOutput
 from audit.errors import AuditError, ModelError, UnclearOutput
 from audit.metrics.source_space import SourceSpace, spaces_by_visit

@@ -12,15 +12,6 @@ import math
 from dataclasses import dataclass, replace
 
 from audit.errors import MissingExtra, ModelError, UnknownArchitecture
-from audit.models.building import (
-    SENTINEL,
-    Architecture,
-    Shapes,
-    expected_shapes,
-    has_timm,
-    timm_names,
-    torchvision_names,
-)
 from audit.models.architecture_table import (
     WITHOUT_AUXILIARY,
     Signature,
@@ -32,6 +23,15 @@ from audit.models.architecture_table import (
     shapes_digest,
     table,
     tops_of,
+)
+from audit.models.building import (
+    SENTINEL,
+    Architecture,
+    Shapes,
+    expected_shapes,
+    has_timm,
+    timm_names,
+    torchvision_names,
 )
 from audit.models.task_architectures import (
     classes_in,

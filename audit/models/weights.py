@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from audit.errors import ModelError, UnknownArchitecture
+from audit.models.architecture_table import names_digest, shapes_digest, table
 from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, misfits, recognise
 from audit.models.building import Architecture, build, build_hollow, expected_shapes, has_timm, shapes_of
-from audit.models.architecture_table import names_digest, shapes_digest, table
 
 State = dict[str, torch.Tensor]
 

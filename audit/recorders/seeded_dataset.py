@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from audit.recorders.activity import Activity
-from audit.recorders.shared_memory import to_send
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.randomness.visit_randomness import SeededRandomness, VisitRequest
+from audit.recorders.shared_memory import to_send
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.make import VisitMaker

@@ -11,10 +11,10 @@ process   when this process began
 from __future__ import annotations
 
 from audit.usercode.code_files import CodeFile, CodeFiles, find_changed_files, show_source
+from audit.usercode.import_search import find_code
 from audit.usercode.loading import collect_code, explain_user_errors, import_from, import_named, load_module
 from audit.usercode.memory import digest_in_memory
 from audit.usercode.names import is_code_name
-from audit.usercode.import_search import find_code
 
 __all__ = [
     "CodeFile",

@@ -14,11 +14,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from audit.report.html.environment import SHARED_ASSETS, read_shared
+from audit.web.app_state import AppState
 from audit.web.guard import HEADERS, LOOPBACK, Guard
 from audit.web.pages import checks, compare, curate, curves, gallery, overlay, run, runs, sql, trace, training, value
 from audit.web.pages import map as map_page
 from audit.web.respond import STATIC, Page, form_page, page, respond, warm
-from audit.web.app_state import AppState
 
 _CACHE_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 

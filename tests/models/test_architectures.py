@@ -10,6 +10,7 @@ import torch
 from torchvision import models
 
 from audit.errors import UnknownArchitecture
+from audit.models.architecture_table import compute, is_current, known_architectures, list_timm_names, table
 from audit.models.architectures import find_architecture, misfits, recognise
 from audit.models.building import (
     Architecture,
@@ -21,7 +22,6 @@ from audit.models.building import (
     timm_names,
     torchvision_names,
 )
-from audit.models.architecture_table import compute, is_current, known_architectures, list_timm_names, table
 
 VARIANTS = [
     "resnet18",

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from audit.usercode import import_search
-
 
 @pytest.mark.parametrize("project", [False, True])
 def test_a_folder_that_packages_were_installed_into_holds_libraries(
@@ -18,10 +16,10 @@ def test_a_folder_that_packages_were_installed_into_holds_libraries(
     if project:
         (tmp_path / "pyproject.toml").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    search._library_folders.cache_clear()
+    import_search._library_folders.cache_clear()
     try:
-        assert search.is_library(str(tmp_path / "package" / "code.py")) is not project
-        assert not search.is_library(str(tmp_path.parent / "mine.py"))
+        assert import_search.is_library(str(tmp_path / "package" / "code.py")) is not project
+        assert not import_search.is_library(str(tmp_path.parent / "mine.py"))
     finally:
         monkeypatch.undo()
-        search._library_folders.cache_clear()
+        import_search._library_folders.cache_clear()

@@ -10,11 +10,11 @@ from audit.checks.context import Context
 from audit.checks.shared.added_marks import is_drawn
 from audit.checks.shared.files import choose_files, spread_evenly
 from audit.checks.shared.headers import headers
+from audit.checks.shared.picture_signatures import SATURATION, TINT, exact_measures, signatures
 from audit.checks.shared.shortcut import FACTS, Facts, LabelledSamples, Shortcut
 from audit.checks.shared.shortcut_facts import judge_facts
 from audit.checks.shared.shortcut_marks import judge_blocks, judge_colour, judge_marks, judge_noise, judge_position
 from audit.checks.shared.shortcut_pixels import judge_pixels
-from audit.checks.shared.picture_signatures import SATURATION, TINT, exact_measures, signatures
 
 #: Properties of the pixels, measured on decoded pictures: place among `looks`, and words for messages.
 _LOOKS = (

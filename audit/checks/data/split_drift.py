@@ -13,8 +13,8 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared import distance
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.pictures import Picture
 from audit.checks.shared.picture_signatures import SATURATION, exact_measures, signatures
+from audit.checks.shared.pictures import Picture
 from audit.checks.shared.split_columns import QUANTILES, Difference, compare_columns
 from audit.checks.shared.split_pictures import find_marked_split, find_turned_splits, select_splits
 from audit.checks.shared.split_texts import compare_texts

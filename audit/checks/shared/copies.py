@@ -8,8 +8,8 @@ import numpy as np
 
 from audit.checks.context import Context
 from audit.checks.shared.lookalikes import MOST_IN_PAIRS, Lookalike, find_lookalikes
-from audit.checks.shared.pictures import Picture
 from audit.checks.shared.picture_signatures import hashes_of, signatures
+from audit.checks.shared.pictures import Picture
 
 
 @dataclass(frozen=True, slots=True)

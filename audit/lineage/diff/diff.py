@@ -13,13 +13,13 @@ from typing import Any, TypedDict
 
 from audit.display import PrintableView
 from audit.errors import UsageError
-from audit.lineage.diff.stage_alignment import AlignmentStep, align
+from audit.lineage.diff.call_changes import call_changes
 from audit.lineage.diff.first_divergence import Divergence, find_divergences, version_changes
 from audit.lineage.diff.flip_measurement import measure_causes
 from audit.lineage.diff.flips import Flips, find_flips
 from audit.lineage.diff.matching import Side, match_visits, side_of
-from audit.lineage.diff.call_changes import call_changes
 from audit.lineage.diff.pairs_table import compare_pairs
+from audit.lineage.diff.stage_alignment import AlignmentStep, align
 from audit.plainjson import JsonObject
 from audit.records import Progress
 from audit.store.read.reader import Reader

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from audit.lineage.diff.stage_alignment import AlignmentStep, ParameterChange, parameter_changes
 from audit.lineage.diff.magnitude import Magnitude, is_stored, measure
 from audit.lineage.diff.matching import Side
+from audit.lineage.diff.stage_alignment import AlignmentStep, ParameterChange, parameter_changes
 from audit.lineage.trace import Trace, trace
 from audit.plainjson import JsonObject
 from audit.store.read.reader import Reader

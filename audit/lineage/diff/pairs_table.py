@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audit.lineage.diff.stage_alignment import AlignmentStep
-from audit.lineage.diff.matching import Side
 from audit.lineage.diff.comparison_pieces import ComparisonPiece, PieceRows, split_pairs
+from audit.lineage.diff.matching import Side
+from audit.lineage.diff.stage_alignment import AlignmentStep
 from audit.store.comparison import flip_query, pipeline_changed, scores
 from audit.store.read.scratch import Scratch, TempTable
 from audit.store.views import GRADED_CONDITION

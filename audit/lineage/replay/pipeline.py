@@ -20,7 +20,6 @@ from audit.errors import DatasetError, PipelineError, UsageError
 from audit.lineage.replay.repeated_calls import last_calls
 from audit.models.presets import expand_preset
 from audit.recorders.activity import Activity
-from audit.recorders.shared_memory import to_send
 from audit.recorders.calls.requested_items import makes_own_items
 from audit.recorders.files.origin import origin_of
 from audit.recorders.items.item_key import ItemKey, read_recorded_key
@@ -28,6 +27,7 @@ from audit.recorders.loop.recorded_dataset import fetches_batches
 from audit.recorders.randomness.generator_states import State, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, restore_worker
+from audit.recorders.shared_memory import to_send
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.make import MadeVisit, VisitMaker, make_lost_visit, make_stalled_visit

@@ -26,10 +26,10 @@ from audit.recorders.calls.c_functions import (
 from audit.recorders.calls.callables import dict_of, is_a, is_library_file, is_own_file
 from audit.recorders.calls.data_values import carries_data, is_picture, parts_in
 from audit.recorders.calls.function_slot import FunctionSlot
+from audit.recorders.calls.library_results import LibraryResults
 from audit.recorders.calls.operators import Change, carries_numbers, changes_in, data_among, has_branches
 from audit.recorders.calls.picture_changes import picture_changed_by
 from audit.recorders.calls.torch_calls import TorchCalls, is_load_noted
-from audit.recorders.calls.library_results import LibraryResults
 
 #: Functions that hand over what another thread or process made, where no call is seen.
 _WAITS = {

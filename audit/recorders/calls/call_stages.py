@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from audit.recorders.calls.requested_items import RequestedItems, has_one_base, item_functions
 from audit.recorders.calls.call_search import CallSearch
 from audit.recorders.calls.callables import Key, dict_of, is_a, items_of, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls
+from audit.recorders.calls.requested_items import RequestedItems, has_one_base, item_functions
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
 from audit.recorders.stages.discover import Pipeline, is_choice, looks_random
 from audit.recorders.stages.stand_in import current_visit

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import Any
 
+from audit.recorders.calls.adaptive_code import AdaptiveCode
 from audit.recorders.calls.call_profile import CallProfile
 from audit.recorders.calls.callables import describe_code, find_in_class, is_library_file, unwrap
 from audit.recorders.calls.changed_values import ChangedValues
 from audit.recorders.calls.data_values import ids_in, texts_in
 from audit.recorders.calls.monitor import can_monitor
 from audit.recorders.calls.rare_code import RareCode
-from audit.recorders.calls.adaptive_code import AdaptiveCode
 from audit.recorders.stages.stand_in import current_visit
 from audit.records import FILES_NOT_KNOWN, Stage, is_about_files
 

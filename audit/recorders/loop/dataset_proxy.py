@@ -16,11 +16,11 @@ import torch.multiprocessing
 from torch.utils.data import get_worker_info
 
 from audit.errors import RecordingError
-from audit.recorders.shared_memory import SentCopy
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.files.origin import Origin
 from audit.recorders.loop.fork_safety import DELIVERY_LOCK
 from audit.recorders.loop.recorded_dataset import StandIn, fetches_batches, record_item, whole_batch
+from audit.recorders.shared_memory import SentCopy
 from audit.recorders.visit.item_recorder import ItemRecorder
 
 _OPEN, _EPOCH = 0, 1

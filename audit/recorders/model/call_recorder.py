@@ -12,10 +12,10 @@ from audit.models.meaning import OutputMeaning, doubt_width
 from audit.models.task_outputs import TaskOutput, is_losses
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.model.batch_tracker import BatchTracker
+from audit.recorders.model.call_rows import CallRows
 from audit.recorders.model.graded_targets import GradedTargets, head_targets, sample_targets
 from audit.recorders.model.match import BatchMatch, BatchMatcher, UnmatchedCall
 from audit.recorders.model.mix_parents import MixRecorder
-from audit.recorders.model.call_rows import CallRows
 from audit.recorders.model.optimizers import OptimizerWatch
 from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import prediction_columns

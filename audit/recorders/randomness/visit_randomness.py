@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.generator_states import State
+from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.watch import Restorer, Watch
 
 States = Sequence[tuple[str, State]]

@@ -14,9 +14,9 @@ import torch
 
 from audit import values
 from audit.recorders.activity import Activity, note_of
-from audit.recorders.calls.requested_items import RequestedItems
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall
+from audit.recorders.calls.requested_items import RequestedItems
 from audit.recorders.stages.call_parameters import listen
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.stages.drawn_parameters import Listener

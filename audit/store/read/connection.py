@@ -113,7 +113,9 @@ class Session:
             if asked is None or _LISTING.search(asked):
                 wanted = list(self._definitions)
             else:
-                wanted = [name for name in _words(asked) if name in self._definitions or name == reencoded_pictures.FUNCTION]
+                wanted = [
+                    name for name in _words(asked) if name in self._definitions or name == reencoded_pictures.FUNCTION
+                ]
             for name in wanted:
                 self._define(name)
 

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from audit.lineage.queries import browsing, overview
 from audit.plainjson import JsonObject
 from audit.report.html.page_data import run_view
-from audit.web.respond import Page
 from audit.web.app_state import AppState
+from audit.web.respond import Page
 
 _MOST_LISTED = 20_000
 _PICTURES = 24

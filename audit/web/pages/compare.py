@@ -16,10 +16,10 @@ from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.report.html.previews import difference
 from audit.store.read.reader import Reader
+from audit.web.app_state import PATIENCE, AppState
 from audit.web.pages.trace import trace_of
 from audit.web.pages.trace_request import send
 from audit.web.respond import Page, url, wants_json, whole_number
-from audit.web.app_state import PATIENCE, AppState
 
 _MOST_LISTED = 60
 

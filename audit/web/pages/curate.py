@@ -15,10 +15,10 @@ from audit.store.maintain.amend import rename_run, tag_run
 from audit.store.maintain.sample_tags import tag_samples
 from audit.store.read.items import SampleIdentity, items_at, items_of
 from audit.store.read.reader import Reader as Store
+from audit.web.app_state import AppState
 from audit.web.pages.gallery import FORMS
 from audit.web.pages.gallery_selection import selection
 from audit.web.respond import Form, Page
-from audit.web.app_state import AppState
 
 _MOST = 100_000
 

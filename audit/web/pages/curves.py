@@ -9,9 +9,9 @@ from starlette.requests import Request
 
 from audit.errors import UsageError
 from audit.lineage.queries.curves import class_curve, labels_by_recall
+from audit.web.app_state import AppState
 from audit.web.pages.run import count_epoch, read_asked_split
 from audit.web.respond import Page, whole_number
-from audit.web.app_state import AppState
 
 #: So many lines can be distinguished.
 _MOST = 8

@@ -24,9 +24,9 @@ from audit.report.html.previews import encode, excerpt
 from audit.store.read.reader import Reader
 from audit.store.sandbox.sandbox import Answer
 from audit.store.sql_literal import literal
+from audit.web.app_state import AppState
 from audit.web.pages.gallery_selection import GallerySelection, cursor_of, selection
 from audit.web.respond import Page, url, wants_json
-from audit.web.app_state import AppState
 
 BLOCK = 60
 #: What a selection can be exported as.

@@ -16,9 +16,9 @@ from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.store.read.items import write_tagged_condition
 from audit.store.read.reader import Reader
+from audit.web.app_state import AppState
 from audit.web.neighbours import MANY
 from audit.web.respond import whole_number
-from audit.web.app_state import AppState
 
 _EPOCH = re.compile(r"\bepoch\b", re.IGNORECASE)
 

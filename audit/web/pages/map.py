@@ -14,9 +14,9 @@ from audit.lineage.queries import maps, similar_samples
 from audit.lineage.small_pictures import SmallPictures
 from audit.records import Run
 from audit.report.html.page_data import run_view
+from audit.web.app_state import AppState
 from audit.web.pages.trace_request import find_requested_trace
 from audit.web.respond import Page
-from audit.web.app_state import AppState
 
 _INTEGERS = ("epoch", "index", "visit", "label", "predicted", "correct", "split")
 _FLOATS = ("x", "y", "loss", "confidence")

@@ -18,9 +18,9 @@ from audit.report.html.environment import environment
 from audit.report.html.exact_values import pack
 from audit.report.html.page_data import overlay_view
 from audit.report.html.previews import EncodedPicture
+from audit.web.app_state import AppState
 from audit.web.pages.trace_request import find_requested_trace, send, visit_key
 from audit.web.respond import TEMPLATES, url
-from audit.web.app_state import AppState
 
 #: Dark blue, violet, red, orange, yellow: brighter with each step, so that they can be distinguished without colours too.
 _RAMP = np.array([(8, 6, 60), (106, 23, 110), (200, 60, 70), (248, 149, 34), (252, 255, 164)], np.float32)

@@ -17,8 +17,8 @@ from audit.records import Run
 from audit.report.html.confusion import ORDERS, ClassOrder
 from audit.report.html.page_data import counts_view, run_view
 from audit.store.read.reader import Reader
-from audit.web.respond import Page, url, wants_json, whole_number
 from audit.web.app_state import PATIENCE, AppState
+from audit.web.respond import Page, url, wants_json, whole_number
 
 PANELS = ("counts", "timings")
 

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
+from audit.web.app_state import AppState
 from audit.web.pages.run import DataOfRun, compute_ahead, data_of
 from audit.web.respond import Page
-from audit.web.app_state import AppState
 
 SORTS = {"newest": "newest first", "accuracy": "most accurate first", "name": "by name", "samples": "largest first"}
 _STATUSES = ("running", "complete", "interrupted", "failed")

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from audit.errors import QueryError, UsageError
 from audit.lineage.queries.vocabulary import EXAMPLES, vocabulary
-from audit.web.respond import Page
 from audit.web.app_state import AppState
+from audit.web.respond import Page
 
 _ROWS = 500
 _LONGEST = 20_000

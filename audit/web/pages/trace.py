@@ -20,12 +20,12 @@ from audit.sources.builder import can_be_rebuilt
 from audit.store.read.reader import Reader
 from audit.values import Preview
 from audit.values.thumbnail import as_picture
+from audit.web.app_state import AppState
 from audit.web.pages import gallery_selection
 from audit.web.pages.overlay import heat_views
 from audit.web.pages.trace_request import find_requested_trace, send, visit_key
 from audit.web.picture_cache import source_picture
 from audit.web.respond import Page, error_page, url, wants_json, whole_number
-from audit.web.app_state import AppState
 
 
 def trace(state: AppState, request: Request) -> Page:

@@ -11,8 +11,8 @@ from audit.plainjson import JsonObject
 from audit.records import Run
 from audit.report.html.page_data import run_view
 from audit.store.read.reader import Reader
-from audit.web.respond import Page, wants_json
 from audit.web.app_state import AppState
+from audit.web.respond import Page, wants_json
 
 
 def training_page(state: AppState, request: Request) -> Page:

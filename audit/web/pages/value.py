@@ -10,8 +10,8 @@ from audit.errors import AuditError
 from audit.lineage.trace import Trace
 from audit.report.html.exact_values import NotAPicture, Values, pack, picture_values
 from audit.sources.builder import can_be_rebuilt
-from audit.web.pages.trace_request import find_requested_trace, visit_key
 from audit.web.app_state import AppState
+from audit.web.pages.trace_request import find_requested_trace, visit_key
 
 _A_WHILE = "private, max-age=3600"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.lineage.diff.stage_alignment import AlignmentStep, align, parameter_changes
 from audit.lineage.diff.mcnemar import _log_tail, p_value
+from audit.lineage.diff.stage_alignment import AlignmentStep, align, parameter_changes
 from audit.records import Stage
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from diff_material import make_digest, write_run
 
+from audit.lineage.diff.comparison_pieces import split_pairs
 from audit.lineage.diff.diff import diff
 from audit.lineage.diff.matching import match_visits, side_of
-from audit.lineage.diff.comparison_pieces import split_pairs
 from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch
 

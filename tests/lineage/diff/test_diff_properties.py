@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.errors import AuditError, NotFound
-from audit.lineage.diff.stage_alignment import AlignmentStep
 from audit.lineage.diff.diff import Diff, diff
+from audit.lineage.diff.stage_alignment import AlignmentStep
 from audit.store.read.reader import Reader
 
 NAMES = ["load", "Resize", "Normalize"]
