@@ -26,7 +26,7 @@ from audit.integrations import (
     label_studio,
     mlflow,
     openlineage,
-    tables,
+    table_files,
     tensorboard,
     wandb,
 )
@@ -63,8 +63,8 @@ EXPORTERS.add("label-studio", label_studio.export)
 EXPORTERS.add("cvat", cvat.export)
 EXPORTERS.add("dvc", dvc.export)
 EXPORTERS.add("openlineage", openlineage.export)
-EXPORTERS.add("parquet", tables.export_parquet)
-EXPORTERS.add("csv", tables.export_csv)
+EXPORTERS.add("parquet", table_files.export_parquet)
+EXPORTERS.add("csv", table_files.export_csv)
 
 
 def export(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from audit.usercode import import_search
+
 
 @pytest.mark.parametrize("project", [False, True])
 def test_a_folder_that_packages_were_installed_into_holds_libraries(
