@@ -58,6 +58,15 @@ class SampleRow(VisitRow):
         BIGINT("number of the batch in its epoch, from 0; loaders of one epoch share the numbers", null="not batched"),
     ]
     position: Annotated[int | None, INTEGER("place in the batch", null="not batched")]
+    batch_label: Annotated[
+        int | None,
+        BIGINT(
+            "class number that the batch has for the sample, where a collate function of the user's own made it: of "
+            "one-hot and smoothed labels their class",
+            null="made by torch's own collate function, mixed, or not certain",
+            since=9,
+        ),
+    ]
 
 
 class SampleSourceRow(VisitRow):

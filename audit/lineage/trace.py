@@ -342,6 +342,7 @@ class Trace(PrintableView):
             ],
             "label": sample["label"],
             "label_name": sample["label_name"],
+            **({"batch_label": sample["batch_label"]} if sample["batch_label"] is not None else {}),
             "status": sample["status"],
             "failed_stage": sample["failed_stage"],
             "error": sample["error"],

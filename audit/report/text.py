@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from audit.class_names import show_class
+from audit.class_names import name_class, show_class
 from audit.lineage.trace import Trace, TracedStage
 from audit.records import Run
 from audit.report.terminal_pictures import half_blocks
@@ -88,6 +88,9 @@ def _source(trace: Trace) -> Text:
             _add_state(text, state)
     if sample["label"] is not None:
         text.append(f"\nlabel   {_class_text(sample['label'], sample['label_name'])}")
+        if sample["batch_label"] not in (None, sample["label"]):
+            name = name_class(trace.run.classes, sample["batch_label"])
+            text.append(f"  {_class_text(sample['batch_label'], name)} in the batch", "bold red")
     return text
 
 

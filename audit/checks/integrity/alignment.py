@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.integrity.batch_labels import find_changed_labels, read_label_pairs
 from audit.checks.shared.fingerprint import VISIT, have_same_rows
 from audit.checks.shared.statistics import holm
 from audit.lineage.diff.mcnemar import p_value
@@ -22,16 +23,15 @@ class Alignment(Check):
 
     description = (
         "A prediction's input is its sample's last stage; labels, logits and predictions agree and are not "
-        "shifted against each other."
+        "shifted against each other; a collate function exchanges no labels."
     )
     question = "Is each prediction that of its sample?"
     statistic = (
         "the digest of the model's input equals that of the last stage. For a shift by one row: McNemar's exact test "
         "between the places where the prediction fits the neighbour's label and those where it fits its own, Holm over "
-        "both neighbours"
+        "both neighbours. The labels of a batch are compared with those of its samples"
     )
     assumes = "the last stage's output is the model's input"
-    needs = ("model",)
     options = settings(
         shift_gain=Option(
             0.25, "Report a shift by one row that raises the accuracy at label changes by at least this."
@@ -39,6 +39,12 @@ class Alignment(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        labels = read_label_pairs(context)
+        yield from find_changed_labels(context, labels)
+        if not context.facts.counts.get("predictions"):
+            if not labels:
+                raise Skip("the run has no predictions; record it with --model")
+            return
         yield from _inputs(context)
         yield from _labels(context)
         yield from _recompute(context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from audit.models.meaning import MOST_NUMBERS
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES
 from audit.recorders.capture_plan import CapturePlan
 from audit.recorders.envelope import BatchLayout, RecordedBatch
-from audit.recorders.items.item_parts import find_named_label, input_place
+from audit.recorders.loop.batch_labels import are_numbers, labels_part
 from audit.recorders.loop.loader_recording import Iteration
 from audit.recorders.loop.numbering import VisitCounter
 from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
@@ -157,18 +156,9 @@ def order_targets(targets: Any, layout: BatchLayout | None) -> Any:
     return targets[order] if isinstance(targets, torch.Tensor) else [targets[int(row)] for row in order]
 
 
-def _labels_part(data: Any) -> Any:
-    """Return the part of a collated batch that holds the labels or targets."""
-    if isinstance(data, Mapping):
-        return find_named_label(data, stacked=True)
-    if not isinstance(data, (tuple, list)) or len(data) < 2:
-        return None
-    return next(iter(data[input_place(data, stacked=True) + 1 :]), None)
-
-
 def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
     """Return targets that are not class numbers: real numbers, or a row of them for each sample."""
-    found = _labels_part(data)
+    found = labels_part(data)
     if not isinstance(found, torch.Tensor) or found.dim() not in (1, 2, 3, 4) or found.shape[0] != count:
         return None
     is_float = found.is_floating_point()
@@ -183,16 +173,10 @@ def _batch_targets(data: Any, count: int) -> torch.Tensor | None:
 
 def _batch_labels(data: Any, count: int) -> list[int | None]:
     """Return the labels of the collated batch, where the items themselves had none."""
-    found = _labels_part(data)
+    found = labels_part(data)
     # Of several whole numbers, as in (x, index, y), nothing says which is the label.
     further = data if isinstance(data, (tuple, list)) else ()
     others = [part for part in further if part is not found]
-    if not _are_numbers(found, count) or any(_are_numbers(part, count) for part in others):
+    if not are_numbers(found, count) or any(are_numbers(part, count) for part in others):
         return [None] * count
     return [int(label) for label in found]
-
-
-def _are_numbers(part: Any, count: int) -> bool:
-    """Return whether a part of a batch has one whole number for each sample."""
-    is_column = isinstance(part, torch.Tensor) and part.dim() == 1 and part.shape[0] == count
-    return is_column and not part.is_floating_point()

@@ -31,6 +31,8 @@ class Collation:
     rows: list[Any] | None
     #: Whether its mixes, if there were any, are those of the samples in their order.
     is_mix_proved: bool = False
+    #: The items of its input's rows, where their content proves them; None where somebody vouches for them, or nothing does.
+    proved_places: tuple[int, ...] | None = None
 
 
 def describe_collation(
@@ -57,7 +59,8 @@ def describe_collation(
     places = _input_places(wanted, search)
     is_placed = rows is not None or places is not None or is_object_in_order
     layout = BatchLayout(layouts, is_object_in_order, places, None if is_placed else collate)
-    return Collation(layout, rows, is_mixed)
+    is_proved = not mixes.calls and not (keeps_places and search.is_vouched_for(wanted))
+    return Collation(layout, rows, is_mixed, places if is_proved else None)
 
 
 def _input_places(wanted: Any, search: LayoutSearch) -> tuple[int, ...] | None:
@@ -92,6 +95,7 @@ class LayoutSearch:
         self._order: tuple[int, ...] | None = None
         #: What was found already, by the tensor's identity.
         self.known: dict[int, TensorLayout | None] = {}
+        self._vouched: set[int] = set()
 
     def note_order(self, wanted: Any) -> None:
         """Take the samples of the model's input for those of other tensors, as far as their content agrees."""
@@ -104,8 +108,13 @@ class LayoutSearch:
             found = self.find_by_content(value)
             if found is None and self._keeps_places and isinstance(value, torch.Tensor):
                 found = _by_place(value, self.count)
+                self._vouched.add(id(value))
             self.known[id(value)] = found
         return self.known[id(value)]
+
+    def is_vouched_for(self, value: Any) -> bool:
+        """Return whether the samples of a value are known only because the user says that places are kept."""
+        return not isinstance(value, torch.Tensor) or id(value) in self._vouched
 
     def is_in_order(self, value: torch.Tensor) -> bool:
         """Return whether row n of a tensor is sample n, for all of them."""

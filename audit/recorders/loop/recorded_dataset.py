@@ -19,6 +19,7 @@ from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.envelope import BatchLayout, RecordedBatch
 from audit.recorders.files.origin import Origin
 from audit.recorders.items.item_key import key_states, number_of, show_key
+from audit.recorders.loop.batch_labels import read_batch_labels
 from audit.recorders.loop.batch_layout import describe_collation
 from audit.recorders.model import mixing
 from audit.recorders.visit.batch_fetch import BatchFetch, Method
@@ -264,4 +265,15 @@ class RecordingCollate:
             return BatchLayout([None for _ in all_tensors(data)], False, None, name), False
         if found.rows != []:
             self.recorder.add_collated(stage, found.rows)
+        self._add_labels(data, given, found.proved_places)
         return found.layout, found.is_mix_proved
+
+    def _add_labels(self, data: Any, items: list[Any], places: Sequence[int] | None) -> None:
+        """Add the class numbers that the batch has for its samples; `places` are the items of the rows of its input."""
+        rows = self.recorder.rows
+        try:
+            labels = read_batch_labels(data, items, rows.labels, places, self.recorder.label.finder)
+            if labels is not None:
+                rows.add_batch_labels(labels)
+        except Exception as error:
+            self.recorder.note_problem(f"the labels of a batch could not be read: {describe_error(error)}")

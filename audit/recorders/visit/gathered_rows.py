@@ -168,6 +168,10 @@ class GatheredRows:
             self._routes[position] = (*self._routes[position], number)
             self.digests[position] = row.facts.digest
 
+    def add_batch_labels(self, labels: list[int | None]) -> None:
+        """Add the class numbers that the batch has for the samples gathered, by place."""
+        self.tables["samples"].data["batch_label"] = labels
+
     def forget_last(self) -> None:
         """Take back the last visit: it was the end of the dataset, not a sample."""
         if not self.indices:
