@@ -216,7 +216,15 @@ def _verdict(context: Context, setting: Setting, max_findings: int) -> _Verdict:
     try:
         if reason := context.unmet_run() or context.unmet_split() or _unmet_need(context, setting.check):
             raise Skip(reason)
-        found = list(setting.check().run(context))
+        found: list[Finding] = []
+        try:
+            for finding in setting.check().run(context):
+                found.append(finding)  # noqa: PERF402 -- keeps what came before a Skip
+        except Skip as skipped:
+            # What it found before it had nothing more to check counts.
+            if not found:
+                raise
+            context.note(str(skipped))
         return _weigh(context, setting, found, max_findings)
     except (Skip, MissingExtra) as skipped:
         return _Verdict("skip", str(skipped), [], 0, setting.severity)
