@@ -130,6 +130,14 @@ def _revisit(w: World, epochs: int = 2) -> None:
         w.tables[table] = [row | {"epoch": epoch} for epoch in range(epochs) for row in rows]
 
 
+@fault("alignment", "a collate function reversed the labels", index=0, says="exchanges labels: ")
+def _(w: World) -> None:
+    for first in range(0, len(w.tables["samples"]), 8):
+        batch = w.tables["samples"][first : first + 8]
+        for row, other in zip(batch, reversed(batch), strict=True):
+            row["batch_label"] = other["label"]
+
+
 @fault("stable_load", "a cached sample changed in place", index=22, stage=0, says="in place")
 def _(w: World) -> None:
     _revisit(w)
@@ -142,6 +150,14 @@ def _(w: World) -> None:
 )
 def _(w: World) -> None:
     _revisit(w)
+    for row in (row for row in w.tables["samples"] if row["index"] == 23):
+        row["label"] = 2 if row["epoch"] else 7
+
+
+@fault("stable_load", "a label moves where loading is random", index=23, says="does not have the same label")
+def _(w: World) -> None:
+    _revisit(w)
+    w.stage(0)["random"] = True
     for row in (row for row in w.tables["samples"] if row["index"] == 23):
         row["label"] = 2 if row["epoch"] else 7
 
@@ -298,7 +314,7 @@ def _(w: World) -> None:
     w.output(34, 2).update(min=0.0, max=1.0, mean=0.001, zeros=4000)
 
 
-@fault("scale", "0–255 given to a model that takes 0–1", stage=2, says="0–255")
+@fault("scale", "0–255 given to a model that takes 0–1", stage=2, says="values up to 255")
 def _(w: World) -> None:
     w.tables["stages"] = w.tables["stages"][:3]
     w.tables["stage_outputs"] = [row for row in w.tables["stage_outputs"] if row["stage"] < 3]
@@ -879,7 +895,7 @@ def _(w: World) -> None:
     boxes(w, lambda index, row: row.update(x1=0.1, y1=0.1, x2=0.6, y2=0.5))
 
 
-@fault("target_boxes", "a box twice", index=6, says="is there 2 times", severity="warning")
+@fault("target_boxes", "a box twice", index=6, says="occurs 2 times", severity="warning")
 def _(w: World) -> None:
     boxes(w)
     w.tables["boxes"].append(next(row for row in w.tables["boxes"] if row["index"] == 6) | {"box": 1})
