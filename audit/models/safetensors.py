@@ -8,7 +8,7 @@ from audit.models.classes import classes_of
 from audit.models.complete_model import complete_model
 from audit.models.file_kinds import digest_of, head, require_file
 from audit.models.loaded_model import LoadedModel, LoadOptions
-from audit.models.weights import State, fit
+from audit.models.weights import StateDict, fit
 
 kind = "a safetensors file"
 executes_code = False
@@ -30,7 +30,7 @@ def load(spec: str, options: LoadOptions) -> LoadedModel:
     digest = digest_of(path)
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
-            state: State = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
+            state: StateDict = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
             metadata: dict[str, object] = dict(file.metadata() or {})
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ModelError(

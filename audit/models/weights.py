@@ -19,7 +19,7 @@ from audit.models.architecture_table import names_digest, shapes_digest, table
 from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, misfits, recognise
 from audit.models.building import Architecture, build, build_hollow, expected_shapes, has_timm, shapes_of
 
-State = dict[str, torch.Tensor]
+StateDict = dict[str, torch.Tensor]
 
 _WRAPPERS = ("module", "_orig_mod", "model", "net", "network", "backbone")
 _NOT_WEIGHTS = re.compile(
@@ -37,7 +37,7 @@ class FittedModel:
     notes: list[str] = field(default_factory=list)
 
 
-def unwrap_states(state: State) -> Iterator[tuple[State, list[str]]]:
+def unwrap_states(state: StateDict) -> Iterator[tuple[StateDict, list[str]]]:
     """Yield the state unchanged, then with one wrapper's prefix after another removed, each with notes."""
     notes: list[str] = []
     yield state, []
@@ -55,17 +55,17 @@ def unwrap_states(state: State) -> Iterator[tuple[State, list[str]]]:
         yield state, notes
 
 
-def _common_wrapper(state: State) -> str | None:
+def _common_wrapper(state: StateDict) -> str | None:
     first = next(iter(state)).split(".", 1)[0]
     prefix = f"{first}."
     return prefix if first in _WRAPPERS and all(name.startswith(prefix) for name in state) else None
 
 
-def _strip_prefix(state: State, prefix: str) -> State:
+def _strip_prefix(state: StateDict, prefix: str) -> StateDict:
     return _with_metadata({name[len(prefix) :]: tensor for name, tensor in state.items()}, state, prefix)
 
 
-def _with_metadata(bare: State, original: State, prefix: str = "") -> State:
+def _with_metadata(bare: StateDict, original: StateDict, prefix: str = "") -> StateDict:
     """Keep the module versions that a state dict carries: some modules read old weights differently (MNASNet)."""
     metadata = getattr(original, "_metadata", None)
     if not isinstance(metadata, Mapping):
@@ -83,7 +83,7 @@ class _VersionedState(dict[str, torch.Tensor]):
 
 
 def fit(
-    state: State,
+    state: StateDict,
     arch: str | None,
     hinted: str | None = None,
     builder: Callable[[], nn.Module] | None = None,
@@ -110,7 +110,7 @@ def fit(
     return fitted
 
 
-def _fit_named(state: State, arch: str, what: str) -> FittedModel:
+def _fit_named(state: StateDict, arch: str, what: str) -> FittedModel:
     architecture, first_misfit = find_architecture(arch), None
     for peeled, notes in unwrap_states(state):
         shapes = shapes_of(peeled)
@@ -125,7 +125,7 @@ def _fit_named(state: State, arch: str, what: str) -> FittedModel:
     )
 
 
-def _fit_recognised(state: State, what: str) -> FittedModel:
+def _fit_recognised(state: StateDict, what: str) -> FittedModel:
     failure: UnknownArchitecture | None = None
     for peeled, notes in list(unwrap_states(state)):
         try:
@@ -138,7 +138,7 @@ def _fit_recognised(state: State, what: str) -> FittedModel:
     raise failure
 
 
-def _twins(match: ArchitectureMatch, state: State) -> list[str]:
+def _twins(match: ArchitectureMatch, state: StateDict) -> list[str]:
     """Return a note if timm's models fit as well: the network is the same, but its usual preprocessing differs."""
     if match.architecture.library == "timm" or not has_timm():
         return []
@@ -158,7 +158,7 @@ def _twins(match: ArchitectureMatch, state: State) -> list[str]:
     ]
 
 
-def _fill_module(match: ArchitectureMatch, state: State, notes: list[str]) -> FittedModel:
+def _fill_module(match: ArchitectureMatch, state: StateDict, notes: list[str]) -> FittedModel:
     """Return the recognised model with the given weights, unchanged."""
     half = sorted({str(t.dtype)[6:] for t in state.values() if t.dtype in (torch.float16, torch.bfloat16)})
     if half:
@@ -184,7 +184,7 @@ def _align_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 else tensor.clone()
 
 
-def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> FittedModel:
+def fit_builder(state: StateDict, builder: Callable[..., nn.Module], what: str) -> FittedModel:
     """Return the model that the user's code builds, with these weights."""
     from audit.models.function import build_module
 
@@ -203,7 +203,7 @@ def fit_builder(state: State, builder: Callable[..., nn.Module], what: str) -> F
     )
 
 
-def _load_strictly(module: nn.Module, state: State, *, assign: bool) -> None:
+def _load_strictly(module: nn.Module, state: StateDict, *, assign: bool) -> None:
     own = module.state_dict()
     complete = _VersionedState(state)
     # Names and shapes were compared already; only counters may be absent, and a file without versions is a current one.
@@ -220,7 +220,7 @@ def _load_strictly(module: nn.Module, state: State, *, assign: bool) -> None:
         ) from error
 
 
-def _not_finite(state: State) -> list[str]:
+def _not_finite(state: StateDict) -> list[str]:
     bad = [n for n, t in state.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
     if not bad:
         return []

@@ -9,7 +9,7 @@ from audit import values
 from audit.errors import AuditError, NotFound
 from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, replay_all
 from audit.lineage.replay.repeated_calls import count_calls
-from audit.recorders.randomness.generator_states import State
+from audit.recorders.randomness.generator_states import GeneratorState
 from audit.records import is_batch_stage
 from audit.tables import SampleRow
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def derive(
-    what: ReplayPipeline, sample: SampleRow, stages: Sequence[TracedStage], states: Mapping[str, State]
+    what: ReplayPipeline, sample: SampleRow, stages: Sequence[TracedStage], states: Mapping[str, GeneratorState]
 ) -> dict[int, Any]:
     """Return every stage's output of one visit; each must have its recorded digest.
 
@@ -45,7 +45,7 @@ def derive(
     return found
 
 
-def _replay_visit(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, State]) -> ReplayedVisit:
+def _replay_visit(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, GeneratorState]) -> ReplayedVisit:
     place = what.place_of(sample["index"], sample["source"], sample["root"], states)
     if place is None:
         raise NotFound(

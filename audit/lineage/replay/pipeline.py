@@ -24,7 +24,7 @@ from audit.recorders.calls.requested_items import makes_own_items
 from audit.recorders.files.origin import origin_of
 from audit.recorders.items.item_key import ItemKey, read_recorded_key
 from audit.recorders.loop.recorded_dataset import fetches_batches
-from audit.recorders.randomness.generator_states import State, global_sources
+from audit.recorders.randomness.generator_states import GeneratorState, global_sources
 from audit.recorders.randomness.visit_randomness import Randomness, RestoredRandomness, SeededRandomness, VisitRequest
 from audit.recorders.randomness.watch import BATCH, restore_worker
 from audit.recorders.shared_memory import to_send
@@ -38,7 +38,7 @@ from audit.sources.trust import require_trust
 
 #: So many visits are made in this process: starting workers would take longer.
 _FEW = 64
-_NO_STATES: Mapping[str, State] = {}
+_NO_STATES: Mapping[str, GeneratorState] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Task:
     index: int
     visit: int
     #: Generator name to its state before the visit; empty for a run that seeds every sample.
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, GeneratorState] = field(default_factory=dict)
     #: Where the sample is in the dataset now.
     place: int = 0
     #: It killed its worker when it was recorded, and so is made in one of its own.
@@ -135,7 +135,7 @@ class ReplayPipeline:
             return sys.maxsize
 
     def place_of(
-        self, index: int, source: str | None, root: str | None, states: Mapping[str, State] = _NO_STATES
+        self, index: int, source: str | None, root: str | None, states: Mapping[str, GeneratorState] = _NO_STATES
     ) -> int | None:
         """Return where a recorded sample is now: a file's own place, though others were added or removed; None when it is gone.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline
     from audit.lineage.replay.recorded_visits import RecordedVisit
-    from audit.recorders.randomness.generator_states import State
+    from audit.recorders.randomness.generator_states import GeneratorState
 
 Reason = Literal["source changed", "source missing", "code changed", "library changed", "not reproducible"]
 
@@ -41,7 +41,7 @@ class Reasons:
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
 
-    def explain_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, State]) -> tuple[Reason, str]:
+    def explain_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, GeneratorState]) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
         from audit.recorders.items.item_key import read_recorded_key
 

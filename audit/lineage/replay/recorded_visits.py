@@ -15,7 +15,7 @@ from audit.store.read.rows import field_names
 from audit.tables import SampleSourceRow
 
 if TYPE_CHECKING:
-    from audit.recorders.randomness.generator_states import State
+    from audit.recorders.randomness.generator_states import GeneratorState
 
 Key = tuple[int, int, int]
 
@@ -129,9 +129,9 @@ class RecordedVisits:
                     facts[epoch, index, visit]["calls"][self.stages[stage].path] = count
         return facts
 
-    def states(self, chunk: Sequence[Key]) -> dict[Key, dict[str, State]]:
+    def states(self, chunk: Sequence[Key]) -> dict[Key, dict[str, GeneratorState]]:
         """Return the recorded generator states; a twister's array is stored once and found by its digest."""
-        from audit.recorders.randomness.generator_states import State
+        from audit.recorders.randomness.generator_states import GeneratorState
 
         columns = "epoch, index, visit, generator, state, block_digest, block"
         query = f"SELECT {columns} FROM rng WHERE run_id = ? AND {_range_condition(chunk)}"
@@ -145,9 +145,9 @@ class RecordedVisits:
                 f"Generator states of the run {self._run_id} are incomplete.",
                 hint="Run `audit store verify` to see what is.",
             )
-        states: dict[Key, dict[str, State]] = {}
+        states: dict[Key, dict[str, GeneratorState]] = {}
         for epoch, index, visit, generator, state, digest, _ in rows:
-            found = State(state, blocks.get(digest, b"") if digest else b"")
+            found = GeneratorState(state, blocks.get(digest, b"") if digest else b"")
             states.setdefault((epoch, index, visit), {})[generator] = found
         return states
 

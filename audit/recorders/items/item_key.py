@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.recorders.randomness.generator_states import State
+from audit.recorders.randomness.generator_states import GeneratorState
 from audit.recorders.randomness.watch import KEY
 
 _MOST_SHOWN = 200
@@ -50,13 +50,13 @@ def show_key(key: Any) -> str:
     return str(key).encode("utf-8", "backslashreplace").decode()[:_MOST_SHOWN]
 
 
-def key_states(key: Any) -> list[tuple[str, State]]:
+def key_states(key: Any) -> list[tuple[str, GeneratorState]]:
     """Return what is stored of a key with its visit: nothing for a whole number, which the sample's index is."""
     if not isinstance(key, tuple) and number_of(key) is not None:
         return []
     written = write_key(key)
     said = {"key": written} if written is not None else {"shown": show_key(key)}
-    return [(KEY, State(json.dumps(said).encode()))]
+    return [(KEY, GeneratorState(json.dumps(said).encode()))]
 
 
 def write_key(key: Any) -> str | None:
@@ -75,7 +75,7 @@ def read_key(written: str) -> Any:
     return ast.literal_eval(written)
 
 
-def read_recorded_key(states: Mapping[str, State]) -> ItemKey | None:
+def read_recorded_key(states: Mapping[str, GeneratorState]) -> ItemKey | None:
     """Return the key that a visit was asked for by, if that was not a number."""
     if KEY not in states:
         return None

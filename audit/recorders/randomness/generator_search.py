@@ -43,7 +43,7 @@ _WORKER_NAMES = frozenset((_SEED_NAME, "get_worker_info"))
 
 
 @dataclass(slots=True)
-class Place:
+class GeneratorPlace:
     """One generator, and what holds it."""
 
     path: str
@@ -82,7 +82,7 @@ class GeneratorSearch:
         self._growing: set[int] = set()
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[GeneratorPlace]:
         """What was found."""
         return self._search.places
 
@@ -138,7 +138,7 @@ class _Search:
     """One walk over everything that an object reaches."""
 
     def __init__(self, thing: Any) -> None:
-        self.places: list[Place] = []
+        self.places: list[GeneratorPlace] = []
         #: Containers by length: another length means that something was added or taken away.
         self.sizes: list[tuple[Any, int]] = []
         #: Attributes that hold None: where a generator is made when it is first needed.
@@ -173,7 +173,7 @@ class _Search:
         self._seen.add(id(thing))
         self._alive.append(thing)
         if is_generator(thing):
-            self.places.append(Place(path, thing, holder, key))
+            self.places.append(GeneratorPlace(path, thing, holder, key))
         elif _is_instance(thing, types.FunctionType):
             self._function(thing, path, depth)
         elif _is_instance(thing, (types.ModuleType, type)):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from audit.recorders.randomness.generator_memory import GeneratorMemory, memory_of, twister_memory
-from audit.recorders.randomness.generator_search import GeneratorSearch, Place
+from audit.recorders.randomness.generator_search import GeneratorSearch, GeneratorPlace
 
 #: Where the twister's array lies in torch's serialised CPU generator: after seed, left, seeded and next.
 _TORCH_HEAD = 24
@@ -28,7 +28,7 @@ _TWISTER_BYTES = 624 * 4 + 4
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class GeneratorState:
     """One generator's state: a small part, and for twisters the large array apart."""
 
     small: bytes
@@ -46,8 +46,8 @@ class GeneratorSource:
     def __init__(
         self,
         name: str,
-        take: Callable[[], State],
-        put: Callable[[State], None],
+        take: Callable[[], GeneratorState],
+        put: Callable[[GeneratorState], None],
         memory: GeneratorMemory | None = None,
     ) -> None:
         self.name = name
@@ -70,7 +70,7 @@ def list_held_sources(search: GeneratorSearch) -> list[GeneratorSource]:
     return [_source(place) for place in search.places]
 
 
-def _source(place: Place) -> GeneratorSource:
+def _source(place: GeneratorPlace) -> GeneratorSource:
     name, generator = f"held:{place.path}", place.generator
     if isinstance(generator, random.Random):
         return _python_source(name, generator)
@@ -90,9 +90,9 @@ def _source(place: Place) -> GeneratorSource:
 
 def _torch_source(name: str, generator: torch.Generator) -> GeneratorSource:
     """Return a source that gives the same object while the state does not change: comparing it costs nothing."""
-    last: tuple[bytes, State] | None = None
+    last: tuple[bytes, GeneratorState] | None = None
 
-    def take() -> State:
+    def take() -> GeneratorState:
         nonlocal last
         data = generator.get_state().numpy().tobytes()
         if last is None or last[0] != data:
@@ -102,14 +102,14 @@ def _torch_source(name: str, generator: torch.Generator) -> GeneratorSource:
     return GeneratorSource(name, take, lambda state: _put_torch(generator, state), memory_of(generator))
 
 
-def _split_torch(generator: torch.Generator, data: bytes) -> State:
+def _split_torch(generator: torch.Generator, data: bytes) -> GeneratorState:
     if generator.device.type != "cpu" or len(data) < _TORCH_HEAD + _TORCH_ARRAY:
-        return State(data)
+        return GeneratorState(data)
     end = _TORCH_HEAD + _TORCH_ARRAY
-    return State(data[:_TORCH_HEAD] + data[end:], data[_TORCH_HEAD:end])
+    return GeneratorState(data[:_TORCH_HEAD] + data[end:], data[_TORCH_HEAD:end])
 
 
-def _put_torch(generator: torch.Generator, state: State) -> None:
+def _put_torch(generator: torch.Generator, state: GeneratorState) -> None:
     data = state.small
     if state.block:
         data = state.small[:_TORCH_HEAD] + state.block + state.small[_TORCH_HEAD:]
@@ -125,10 +125,10 @@ def _numpy_source() -> GeneratorSource:
     A cached normal deviate can be used up without any change there: while one is cached, the slow way is taken.
     """
     legacy = np.random.mtrand._rand
-    last: tuple[bytes, State] | None = None
+    last: tuple[bytes, GeneratorState] | None = None
     memory: tuple[Any, Any] | None = None
 
-    def take() -> State:
+    def take() -> GeneratorState:
         nonlocal last, memory
         bits = legacy._bit_generator
         if type(bits).__name__ != "MT19937":
@@ -141,7 +141,7 @@ def _numpy_source() -> GeneratorSource:
         last = (raw, _take_legacy(legacy))
         return last[1]
 
-    def put(state: State) -> None:
+    def put(state: GeneratorState) -> None:
         nonlocal last
         # A deviate may be cached now, of which the twister's memory says nothing.
         last = None
@@ -150,14 +150,14 @@ def _numpy_source() -> GeneratorSource:
     return GeneratorSource("numpy", take, put, memory_of(legacy))
 
 
-def _take_legacy(generator: Any) -> State:
+def _take_legacy(generator: Any) -> GeneratorState:
     name, keys, position, has_gauss, cached = generator.get_state()
     if name != "MT19937":
-        return State(json.dumps(generator.get_state(legacy=False), default=_to_json).encode())
-    return State(struct.pack("<i", position) + (struct.pack("<d", cached) if has_gauss else b""), keys.tobytes())
+        return GeneratorState(json.dumps(generator.get_state(legacy=False), default=_to_json).encode())
+    return GeneratorState(struct.pack("<i", position) + (struct.pack("<d", cached) if has_gauss else b""), keys.tobytes())
 
 
-def _put_legacy(generator: Any, state: State) -> None:
+def _put_legacy(generator: Any, state: GeneratorState) -> None:
     if not state.block:
         generator.set_state(json.loads(state.small))
         return
@@ -167,7 +167,7 @@ def _put_legacy(generator: Any, state: State) -> None:
     generator.set_state(("MT19937", keys, position, int(len(state.small) > 4), gauss))
 
 
-def _take_bits(bits: Any) -> State:
+def _take_bits(bits: Any) -> GeneratorState:
     content = bits.state
     block = b""
     if content["bit_generator"] == "MT19937":
@@ -177,10 +177,10 @@ def _take_bits(bits: Any) -> State:
     if isinstance(sequence, np.random.SeedSequence):
         # Children are spawned from the sequence, which the bits know nothing of.
         content["sequence"] = sequence.state
-    return State(json.dumps(content, default=_to_json, sort_keys=True).encode(), block)
+    return GeneratorState(json.dumps(content, default=_to_json, sort_keys=True).encode(), block)
 
 
-def _put_bits(bits: Any, state: State) -> None:
+def _put_bits(bits: Any, state: GeneratorState) -> None:
     content = json.loads(state.small)
     sequence = content.pop("sequence", None)
     inner = content.get("state")
@@ -196,11 +196,11 @@ def _put_bits(bits: Any, state: State) -> None:
         bits.state = content
 
 
-def _take_sequence(sequence: Any) -> State:
-    return State(json.dumps(sequence.state, default=_to_json, sort_keys=True).encode())
+def _take_sequence(sequence: Any) -> GeneratorState:
+    return GeneratorState(json.dumps(sequence.state, default=_to_json, sort_keys=True).encode())
 
 
-def _put_sequence(sequence: Any, state: State) -> None:
+def _put_sequence(sequence: Any, state: GeneratorState) -> None:
     """Set the state in place, the way that unpickling does it: a SeedSequence cannot be set otherwise."""
     sequence.__setstate__(type(sequence)(**json.loads(state.small)).__reduce__()[2])
 
@@ -214,10 +214,10 @@ def _to_json(value: Any) -> Any:
 
 def _python_source(name: str, generator: random.Random) -> GeneratorSource:
     """Make a source that calls `getstate`, which makes 625 numbers, only when the twister's memory has changed."""
-    last: tuple[Any, State] | None = None
+    last: tuple[Any, GeneratorState] | None = None
     memory = twister_memory(generator)
 
-    def take() -> State:
+    def take() -> GeneratorState:
         nonlocal last
         # The cached normal deviate is an attribute; the memory knows nothing of it.
         found = (memory.raw, vars(generator)["gauss_next"]) if memory is not None else generator.getstate()
@@ -230,15 +230,15 @@ def _python_source(name: str, generator: random.Random) -> GeneratorSource:
     return GeneratorSource(name, take, lambda state: _put_python(generator, state), memory_of(generator))
 
 
-def _take_special(generator: random.Random) -> State:
+def _take_special(generator: random.Random) -> GeneratorState:
     """Return the state of a subclass, kept in `getstate` or in attributes, without what JSON cannot hold."""
     own = {
         key: value for key, value in vars(generator).items() if isinstance(value, (int, float, str, list, type(None)))
     }
-    return State(json.dumps({"state": generator.getstate(), "own": own}, default=str, sort_keys=True).encode())
+    return GeneratorState(json.dumps({"state": generator.getstate(), "own": own}, default=str, sort_keys=True).encode())
 
 
-def _put_special(generator: random.Random, state: State) -> None:
+def _put_special(generator: random.Random, state: GeneratorState) -> None:
     content = json.loads(state.small)
     found = content["state"]
     generator.setstate(_tuples(found))
@@ -249,13 +249,13 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _pack(found: Any) -> State:
+def _pack(found: Any) -> GeneratorState:
     version, words, gauss = found
     tail = struct.pack("<d", gauss) if gauss is not None else b""
-    return State(struct.pack("<ii", version, words[-1]) + tail, struct.pack("<624I", *words[:-1]))
+    return GeneratorState(struct.pack("<ii", version, words[-1]) + tail, struct.pack("<624I", *words[:-1]))
 
 
-def _put_python(generator: random.Random, state: State) -> None:
+def _put_python(generator: random.Random, state: GeneratorState) -> None:
     version, position = struct.unpack("<ii", state.small[:8])
     gauss = struct.unpack("<d", state.small[8:])[0] if len(state.small) > 8 else None
     generator.setstate((version, (*struct.unpack("<624I", state.block), position), gauss))

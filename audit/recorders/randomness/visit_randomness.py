@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.recorders.randomness.generator_states import State
+from audit.recorders.randomness.generator_states import GeneratorState
 from audit.recorders.randomness.seeding import Seeder
 from audit.recorders.randomness.watch import Restorer, Watch
 
-States = Sequence[tuple[str, State]]
+States = Sequence[tuple[str, GeneratorState]]
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class VisitRequest:
     index: int
     epoch: int = 0
     #: By the name of a generator, the state that it had before the visit: for a replay.
-    states: Mapping[str, State] = field(default_factory=dict)
+    states: Mapping[str, GeneratorState] = field(default_factory=dict)
 
 
 class Randomness(ABC):

@@ -13,8 +13,8 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from audit.recorders.randomness.generator_memory import UnchangedMemory
-from audit.recorders.randomness.generator_search import GeneratorSearch, Place
-from audit.recorders.randomness.generator_states import GeneratorSource, State, global_sources, list_held_sources
+from audit.recorders.randomness.generator_search import GeneratorSearch, GeneratorPlace
+from audit.recorders.randomness.generator_states import GeneratorSource, GeneratorState, global_sources, list_held_sources
 
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"
@@ -33,11 +33,11 @@ class Watch:
     def __init__(self, thing: Any) -> None:
         self._globals = global_sources()
         self._search = GeneratorSearch(thing)
-        self._before: dict[str, State] = {}
-        self._taken: dict[str, State] = {}
+        self._before: dict[str, GeneratorState] = {}
+        self._taken: dict[str, GeneratorState] = {}
         self._find_sources()
 
-    def begin(self) -> dict[str, State]:
+    def begin(self) -> dict[str, GeneratorState]:
         """Take every state; returns them by the generator's name."""
         self._look()
         self._before = self.take()
@@ -47,7 +47,7 @@ class Watch:
         """Begin where the last `drawn_states` ended: nothing can have been drawn since."""
         self._before = self._taken
 
-    def take(self) -> dict[str, State]:
+    def take(self) -> dict[str, GeneratorState]:
         """Return the states of all generators that are known; the same dict while none of them has changed."""
         known = self._taken
         if self._memory.holds():
@@ -62,14 +62,14 @@ class Watch:
             self._memory.forget()
         return self._taken
 
-    def drawn_states(self, since: dict[str, State] | None = None) -> list[tuple[str, State]]:
+    def drawn_states(self, since: dict[str, GeneratorState] | None = None) -> list[tuple[str, GeneratorState]]:
         """Return (name, state before) of each generator whose state has changed since `begin`, or since these states."""
         before = self._before if since is None else since
         if before is self._taken and self._is_plain and self._memory.holds() and self._search.is_unchanged():
             return []
         made = self._look()
         now = self.take()
-        found: list[tuple[str, State]] = []
+        found: list[tuple[str, GeneratorState]] = []
         if now is not before:
             # An unchanged state is the same object: then nothing is compared.
             found = [
@@ -79,7 +79,7 @@ class Watch:
         if made or worker or self._search.asks_for_seed:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
             found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *worker]
-        return found + [(f"{MADE_PREFIX}{path}", State(_NO_STATE if named else b"")) for path, named in made.items()]
+        return found + [(f"{MADE_PREFIX}{path}", GeneratorState(_NO_STATE if named else b"")) for path, named in made.items()]
 
     def _look(self) -> dict[str, bool]:
         """Notice generators that were made or replaced; gives the paths of new ones."""
@@ -99,7 +99,7 @@ class Watch:
         self._is_plain = not self._asked and not self._search.asks_for_worker
 
 
-def _is_in_memory(source: GeneratorSource, state: State) -> bool:
+def _is_in_memory(source: GeneratorSource, state: GeneratorState) -> bool:
     """Return whether the bytes of a generator's memory are its whole state; one that is asked each time is not in question."""
     return source.memory is None or source.memory.small_bytes in (None, len(state.small))
 
@@ -110,11 +110,11 @@ class Restorer:
     def __init__(self, thing: Any) -> None:
         self._globals = {source.name: source for source in global_sources()}
         self._search = GeneratorSearch(thing)
-        self._places: list[Place] = []
+        self._places: list[GeneratorPlace] = []
         self._held: dict[str, GeneratorSource] = {}
         self._look()
 
-    def restore(self, states: Mapping[str, State]) -> list[str]:
+    def restore(self, states: Mapping[str, GeneratorState]) -> list[str]:
         """Set what can be set; gives the names of recorded generators that are not there."""
         self._look()
         if WORKER not in states and (
@@ -171,15 +171,15 @@ def _be_main_process() -> None:
     worker._worker_info = None
 
 
-def _worker_state() -> list[tuple[str, State]]:
+def _worker_state() -> list[tuple[str, GeneratorState]]:
     info = get_worker_info()
     if info is None:
         return []
     facts = {"id": info.id, "num_workers": info.num_workers, "seed": info.seed}
-    return [(WORKER, State(json.dumps(facts).encode()))]
+    return [(WORKER, GeneratorState(json.dumps(facts).encode()))]
 
 
-def _be_worker(state: State) -> None:
+def _be_worker(state: GeneratorState) -> None:
     from torch.utils.data._utils import worker
 
     worker._worker_info = worker.WorkerInfo(**json.loads(state.small), dataset=_NO_DATASET)

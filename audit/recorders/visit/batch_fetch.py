@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from audit.recorders.items.item_key import read_key, write_key
-from audit.recorders.randomness.generator_states import State
+from audit.recorders.randomness.generator_states import GeneratorState
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.randomness.watch import BATCH, MADE_PREFIX, Watch
 from audit.recorders.visit.error_text import describe_error
@@ -41,7 +41,7 @@ class BatchFetch:
         except (TypeError, IndexError, KeyError):
             return made
 
-    def state(self, place: int) -> State | None:
+    def state(self, place: int) -> GeneratorState | None:
         """Return what a replay must know to make the batch again; None for keys that cannot be stored."""
         keys = [write_key(index) for index in self.indices]
         if None in keys:
@@ -50,10 +50,10 @@ class BatchFetch:
         are_numbers = all(isinstance(index, int) for index in self.indices)
         what = {"indices": list(self.indices)} if are_numbers else {"keys": keys}
         block = json.dumps({"method": self.method, **what})
-        return State(json.dumps(place).encode(), block.encode())
+        return GeneratorState(json.dumps(place).encode(), block.encode())
 
     @staticmethod
-    def from_state(state: State) -> tuple[BatchFetch, int]:
+    def from_state(state: GeneratorState) -> tuple[BatchFetch, int]:
         """Return the fetch and the place in it that `state` was made of."""
         known = json.loads(state.block)
         indices = known["indices"] if "indices" in known else [read_key(key) for key in known["keys"]]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import audit
 from audit.recorders.items.item_key import key_states, read_key, read_recorded_key, write_key
-from audit.recorders.randomness.generator_states import State
+from audit.recorders.randomness.generator_states import GeneratorState
 from audit.recorders.randomness.watch import KEY
 
 
@@ -121,6 +121,6 @@ def test_keys_that_are_not_written(key: Any) -> None:
 
 @pytest.mark.parametrize("text", [b'{"key": "__import__(\'os\')"}', b'{"key": "(("}', b'{"key": "f(1)"}'])
 def test_a_key_of_a_store_runs_nothing(text: bytes) -> None:
-    found = read_recorded_key({KEY: State(text)})
+    found = read_recorded_key({KEY: GeneratorState(text)})
     assert found is not None
     assert not found.is_stored
