@@ -23,7 +23,7 @@ from audit.store.bucket.location import is_remote
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _CheckTask:
     """What the child is to do."""
 
     path: list[str]
@@ -38,7 +38,7 @@ class OwnProcess:
     """A check that runs in a child."""
 
     def __init__(self, facts: RunFacts, setting: Setting, max_findings: int) -> None:
-        task = _Task(sys.path, facts.reader.location, facts.run.run_id, setting, max_findings, facts.trust)
+        task = _CheckTask(sys.path, facts.reader.location, facts.run.run_id, setting, max_findings, facts.trust)
         command = [sys.executable, "-P", "-m", "audit.checks.own_process"]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._child.stdin is not None

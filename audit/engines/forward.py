@@ -207,7 +207,7 @@ def _spaces_of(fetched: RecordedBatch) -> list[SourceSpace | None]:
     return [spaces.get((index, 0)) for index in fetched.of_ok(fetched.indices)]
 
 
-class Rows:
+class RowAppender:
     """A batch and its logits as rows of the store, the same whichever process makes them."""
 
     def __init__(

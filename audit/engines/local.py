@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from audit.engines.executor import PROBED_SAMPLES, BatchCounts, RunExecutor
-from audit.engines.forward import ONLY_PIPELINE, Forward, Rows, input_digests
+from audit.engines.forward import ONLY_PIPELINE, Forward, RowAppender, input_digests
 from audit.engines.model_output import BatchOutput
 from audit.engines.plan import Plan, begin, resume_plan
 from audit.engines.request import RunRequest
@@ -71,7 +71,7 @@ class LocalRun(RunExecutor):
         self.stages.add(ONLY_PIPELINE, self.assembly.pipeline)
         if plan.stages:
             self.stages.restore(plan.stages)
-        self.rows = Rows(self.writer.run.run_id, plan.selection, self.stages, self.forward)
+        self.rows = RowAppender(self.writer.run.run_id, plan.selection, self.stages, self.forward)
 
     def end(self, status: Status) -> Run:
         MONITOR.release()

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Signature:
+class ArchitectureSignature:
     """What the names and shapes of one architecture's weights look like, whatever its number of classes."""
 
     library: str
@@ -64,11 +64,11 @@ def tops_of(shapes: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.split(".", 1)[0] for name in shapes))
 
 
-def compute(architecture: Architecture) -> Signature:
+def compute(architecture: Architecture) -> ArchitectureSignature:
     """Return the signature of an architecture, which is built here; without heads if it is not a classifier."""
     shapes = expected_shapes(architecture, SENTINEL)
     heads = tuple(name for name, shape in shapes.items() if shape and shape[0] == SENTINEL)
-    return Signature(
+    return ArchitectureSignature(
         architecture.library,
         architecture.name,
         dict(architecture.arguments),
@@ -87,10 +87,10 @@ def _content() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def table() -> tuple[Signature, ...]:
+def table() -> tuple[ArchitectureSignature, ...]:
     """Return every signature of the shipped table, torchvision's first."""
     return tuple(
-        Signature(library, name, arguments, tensors, names, shapes, tuple(heads), tuple(tops))
+        ArchitectureSignature(library, name, arguments, tensors, names, shapes, tuple(heads), tuple(tops))
         for library, name, arguments, tensors, names, shapes, heads, tops in _content()["rows"]
     )
 

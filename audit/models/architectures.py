@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from audit.errors import MissingExtra, ModelError, UnknownArchitecture
 from audit.models.architecture_table import (
     WITHOUT_AUXILIARY,
-    Signature,
+    ArchitectureSignature,
     compute,
     is_current,
     known_architectures,
@@ -127,7 +127,7 @@ def candidates(shapes: Shapes) -> list[ArchitectureMatch]:
     return []
 
 
-def _newer_signatures(library: str) -> list[Signature]:
+def _newer_signatures(library: str) -> list[ArchitectureSignature]:
     """Return the signatures of architectures that the installed library has but the table does not."""
     if is_current(library):
         return []  # without importing it, which takes seconds
@@ -146,7 +146,7 @@ def _newer_signatures(library: str) -> list[Signature]:
     return rows
 
 
-def _verify(row: Signature, shapes: Shapes) -> ArchitectureMatch | None:
+def _verify(row: ArchitectureSignature, shapes: Shapes) -> ArchitectureMatch | None:
     """Compare with the table's fingerprint, and then with the model itself, because the table may be outdated."""
     if row.tensors != len(shapes) or row.names != names_digest(shapes):
         return None

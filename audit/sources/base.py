@@ -19,7 +19,7 @@ from typing import Any, Protocol, SupportsIndex
 
 from audit.registry import Registry
 from audit.sources.decode import decode_sample
-from audit.sources.files import Names, raw_of, read_file, size_of, to_printable
+from audit.sources.files import PackedNames, raw_of, read_file, size_of, to_printable
 from audit.split_names import is_split_name
 from audit.store.filesystem import local_path
 
@@ -98,7 +98,7 @@ class FileDataset:
         self.rgb = options.rgb
         self.texts = texts
         self.notes = tuple(notes)
-        self._names = names if isinstance(names, Names) else Names(names)
+        self._names = names if isinstance(names, PackedNames) else PackedNames(names)
         self._count = len(self._names)
         self._labels = None if labels is None else array("q", labels)
         self._split_names = list(dict.fromkeys(splits or ()))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.files import Names, to_printable
+from audit.sources.files import PackedNames, to_printable
 from audit.sources.flat_folder import empty_folder_error
 from audit.sources.scan import Directory, Scan, is_folder, scan, suffix_of
 from audit.split_names import SPLIT_NAMES
@@ -55,7 +55,7 @@ def arrange(spec: str, found: Scan, options: Options, make: Callable[..., FileDa
                 labels.append(order[directory.top_folder])
                 yield name
 
-    names = Names(samples())
+    names = PackedNames(samples())
     if not names:
         raise empty_folder_error(spec, found)
     notes = [*found.notes(), *_notes(found, order, labels, texts)]

@@ -18,7 +18,7 @@ from audit.errors import DatasetError
 from audit.metrics.target_boxes import coco_keypoints
 from audit.sources.annotated_pictures import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
-from audit.sources.files import Names
+from audit.sources.files import PackedNames
 
 description = "coco:FILE.json, objects in COCO's format"
 runs_no_code = True
@@ -76,7 +76,7 @@ class CocoPictures(BoxedPictures):
         with np.errstate(divide="ignore", invalid="ignore"):
             boxed = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
             self._shares = None if areas is None else areas / boxed
-        raw = Names(os.fsencode(name) for name in names)
+        raw = PackedNames(os.fsencode(name) for name in names)
         super().__init__(folder, raw, options, classes=_classes(content, notes), notes=notes)
 
     def _span(self, index: int) -> slice:

@@ -2,7 +2,7 @@
 
 A name is bytes: it need not be UTF-8, and may hold a newline. `printable` gives text that is safe in a terminal, a
 page and a Parquet column, and different for different names; `raw_of` says when the bytes must be kept beside it.
-`Names` holds a million names in two flat buffers: a list of a million objects would be copied into every worker
+`PackedNames` holds a million names in two flat buffers: a list of a million objects would be copied into every worker
 process, since counting references writes to each. Nothing here touches the file system.
 """
 
@@ -50,7 +50,7 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-class Names(Sequence[bytes]):
+class PackedNames(Sequence[bytes]):
     """An immutable sequence of byte strings in one buffer."""
 
     def __init__(self, names: Iterable[bytes] = ()) -> None:

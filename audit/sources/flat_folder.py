@@ -10,7 +10,7 @@ from collections import Counter
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options
-from audit.sources.files import Names, to_printable
+from audit.sources.files import PackedNames, to_printable
 from audit.sources.scan import Scan, kinds, scan
 
 description = "a folder of pictures, unlabelled"
@@ -28,7 +28,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
     """Return every picture below the folder, unlabelled."""
     found = scan(spec)
     texts = found.texts
-    names = Names(name for directory in found.directories for name in directory.names(texts))
+    names = PackedNames(name for directory in found.directories for name in directory.names(texts))
     if not names:
         raise empty_folder_error(spec, found)
     return FileDataset(spec, names, options, texts=texts, notes=found.notes())

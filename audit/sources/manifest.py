@@ -13,7 +13,7 @@ from typing import Any
 
 from audit.errors import DatasetError
 from audit.sources.base import FileDataset, Options, TextDataset
-from audit.sources.files import Names, to_printable
+from audit.sources.files import PackedNames, to_printable
 from audit.sources.manifest_tables import Table, read_table
 
 description = "a .csv, .tsv, .jsonl or .parquet manifest with a column of paths"
@@ -58,10 +58,10 @@ def open_source(spec: str, options: Options) -> FileDataset:
     more: dict[str, Any] = {"labels": labels, "classes": classes, "splits": _splits(table), "notes": notes}
     if path is None:
         missing = [row for row, value in enumerate(values) if value is None]
-        texts = Names(_as_text(value).encode("utf-8", "surrogatepass") for value in values)
+        texts = PackedNames(_as_text(value).encode("utf-8", "surrogatepass") for value in values)
         return TextDataset(spec, texts, options, missing=missing, **more)
     folder = os.path.dirname(os.path.abspath(spec))
-    return FileDataset(folder, Names(_as_path(table, path, row) for row in range(len(values))), options, **more)
+    return FileDataset(folder, PackedNames(_as_path(table, path, row) for row in range(len(values))), options, **more)
 
 
 def _as_text(value: Any) -> str:

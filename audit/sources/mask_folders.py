@@ -16,7 +16,7 @@ from audit.errors import DatasetError
 from audit.sources.annotated_pictures import AnnotatedPictures, parse_spec, shown_path
 from audit.sources.base import Options
 from audit.sources.decode import decode_sample
-from audit.sources.files import Names, read_file, size_of
+from audit.sources.files import PackedNames, read_file, size_of
 from audit.sources.scan import scan
 
 description = "masks:FOLDER, with images/ and masks/"
@@ -62,7 +62,7 @@ class MaskedPictures(AnnotatedPictures):
         classes: list[str] | None,
         notes: list[str],
     ) -> None:
-        super().__init__(root, Names(names), options, classes=classes, notes=notes)
+        super().__init__(root, PackedNames(names), options, classes=classes, notes=notes)
         self._mask_root = os.fsencode(os.path.abspath(mask_root))
         self._masks = masks
 

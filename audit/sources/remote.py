@@ -17,7 +17,7 @@ from audit.errors import DatasetError, StoreError, UsageError
 from audit.sources.base import FileDataset, Options
 from audit.sources.class_folders import arrange
 from audit.sources.decode import TEXT, sample_suffixes
-from audit.sources.files import Names, to_printable
+from audit.sources.files import PackedNames, to_printable
 from audit.sources.scan import Directory, Scan, kinds, suffix_of
 from audit.store.bucket.filesystem import client_for
 from audit.store.bucket.location import ObjectLocation, is_remote, parse_location
@@ -48,7 +48,7 @@ def open_source(spec: str, options: Options) -> FileDataset:
     texts = found.texts
     if any(directory.path and (directory.texts if texts else directory.samples) for directory in found.directories):
         return arrange(str(place), found, options, make)
-    names = Names(name for directory in found.directories for name in directory.names(texts))
+    names = PackedNames(name for directory in found.directories for name in directory.names(texts))
     return make(str(place), names, options, texts=texts, notes=found.notes())
 
 
@@ -58,7 +58,7 @@ class RemoteDataset(FileDataset):
     def __init__(
         self,
         root: str,
-        names: Names,
+        names: PackedNames,
         options: Options | None = None,
         *,
         sizes: dict[bytes, int] | None = None,

@@ -10,7 +10,7 @@ import os
 
 from audit.errors import DatasetError
 from audit.sources.base import Options, TextDataset
-from audit.sources.files import Names, read_file, to_printable
+from audit.sources.files import PackedNames, read_file, to_printable
 
 description = "a .txt file with one text per line"
 runs_no_code = True
@@ -33,4 +33,4 @@ def open_source(spec: str, options: Options) -> TextDataset:
     if not data:
         raise DatasetError(f"The text file {shown} is empty.", hint="Put one text on each line.")
     lines = data.removesuffix(b"\n").split(b"\n")
-    return TextDataset(spec, Names(line.removesuffix(b"\r") for line in lines), options)
+    return TextDataset(spec, PackedNames(line.removesuffix(b"\r") for line in lines), options)

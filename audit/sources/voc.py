@@ -15,7 +15,7 @@ import numpy as np
 from audit.errors import DatasetError
 from audit.sources.annotated_pictures import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
-from audit.sources.files import Names
+from audit.sources.files import PackedNames
 
 description = "voc:FOLDER, objects in the format of Pascal VOC"
 runs_no_code = True
@@ -67,7 +67,7 @@ class VocPictures(BoxedPictures):
         ]
         super().__init__(
             os.path.join(folder, "JPEGImages"),
-            Names(os.fsencode(file) for file in files),
+            PackedNames(os.fsencode(file) for file in files),
             options,
             classes=["__background__", *known],
             notes=notes,

@@ -16,7 +16,7 @@ import numpy as np
 from audit.errors import DatasetError, MissingExtra
 from audit.sources.annotated_pictures import BoxedPictures, Objects, parse_spec, shown_path
 from audit.sources.base import Options
-from audit.sources.files import Names, size_of
+from audit.sources.files import PackedNames, size_of
 from audit.sources.scan import scan
 
 description = "yolo:data.yaml, objects in YOLO's format"
@@ -59,7 +59,7 @@ class YoloPictures(BoxedPictures):
     def __init__(
         self, base: str, names: list[bytes], options: Options, classes: list[str] | None, first: int, split: str
     ) -> None:
-        super().__init__(base, Names(names), options, classes=classes, notes=())
+        super().__init__(base, PackedNames(names), options, classes=classes, notes=())
         self._first = first
         self.split = split
 

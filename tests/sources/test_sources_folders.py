@@ -19,7 +19,7 @@ from PIL import Image
 from audit.errors import DatasetError, UsageError
 from audit.sources import FileDataset, dataset_digest, open_dataset
 from audit.sources.decode import sample_suffixes
-from audit.sources.files import Names, raw_of, to_printable
+from audit.sources.files import PackedNames, raw_of, to_printable
 from audit.sources.scan import scan
 
 
@@ -320,5 +320,5 @@ def test_printable_names_are_distinct_valid_text_and_never_lose_the_name(names: 
 
 @given(st.lists(st.binary(max_size=5)))
 def test_names_are_a_sequence(names: list[bytes]) -> None:
-    packed = pickle.loads(pickle.dumps(Names(names)))
+    packed = pickle.loads(pickle.dumps(PackedNames(names)))
     assert list(packed) == [packed[index] for index in range(len(packed))] == names

@@ -17,7 +17,7 @@ _KINDS = {"added": "are new", "removed": "are gone", "bytes": "have other bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _SourceChange:
     """One source that differs from the baseline: what is said of it, and its digest."""
 
     kind: str
@@ -46,7 +46,7 @@ class DatasetChanged(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         baseline = context.facts.baseline
         assert baseline is not None
-        changes: dict[str, list[_Change]] = {kind: [] for kind in _KINDS}
+        changes: dict[str, list[_SourceChange]] = {kind: [] for kind in _KINDS}
         counts: Counter[str] = Counter()
         total = 0
         for before, now in pair_by_source(context, baseline):
@@ -96,20 +96,24 @@ class DatasetChanged(Check):
                 )
 
 
-def _compare(before: Item | None, now: Item | None) -> _Change | None:
+def _compare(before: Item | None, now: Item | None) -> _SourceChange | None:
     if before is None or now is None:
         if now is not None:
-            return _Change("added", now.source, "is new", now.digest, now.label)
-        return None if before is None else _Change("removed", before.source, "is gone", before.digest, before.label)
+            return _SourceChange("added", now.source, "is new", now.digest, now.label)
+        return (
+            None if before is None else _SourceChange("removed", before.source, "is gone", before.digest, before.label)
+        )
     if before.digest != now.digest:
-        return _Change("bytes", now.source, "has other bytes", now.digest, now.label)
+        return _SourceChange("bytes", now.source, "has other bytes", now.digest, now.label)
     if before.label != now.label:
         said = f"had the label {before.label} and now has {now.label}"
-        return _Change("label", now.source, said, now.digest, now.label, now.label, before.label)
+        return _SourceChange("label", now.source, said, now.digest, now.label, now.label, before.label)
     return None
 
 
-def _find_renamed(removed: list[_Change], added: list[_Change]) -> list[tuple[_Change, _Change]]:
+def _find_renamed(
+    removed: list[_SourceChange], added: list[_SourceChange]
+) -> list[tuple[_SourceChange, _SourceChange]]:
     """Return each source before and now, if the bytes of all are the same; nothing if some are not, or are unknown."""
     before, now = ({change.digest: change for change in changes} for changes in (removed, added))
     if None in before or before.keys() != now.keys():

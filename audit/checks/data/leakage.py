@@ -22,7 +22,7 @@ _WORDS = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _SharedSample:
     """One of two samples that have something in common."""
 
     index: int
@@ -76,7 +76,7 @@ class Leakage(Check):
 
 def _copies_between_splits(context: Context, found: list[Copy]) -> Iterable[Finding]:
     for copy in found:
-        one, two = (_Side(side.index, side.source, side.split) for side in (copy.picture, copy.original))
+        one, two = (_SharedSample(side.index, side.source, side.split) for side in (copy.picture, copy.original))
         if one.split != two.split and None not in (one.split, two.split):
             yield _make_finding(context, one, two, f"{copy.description} {{}}.", copy.similarity)
 
@@ -96,11 +96,13 @@ def _find_rewritten_texts(context: Context) -> Iterable[Finding]:
         first = known.setdefault(words, row)
         if len(words) < _LONG_ENOUGH or first["split"] == row["split"] or first["data"] == row["data"]:
             continue
-        one, two = (_Side(side["index"], side["source"], side["split"]) for side in (row, first))
+        one, two = (_SharedSample(side["index"], side["source"], side["split"]) for side in (row, first))
         yield _make_finding(context, one, two, "has the same words as {}: only case, spaces or punctuation differ.")
 
 
-def _make_finding(context: Context, one: _Side, two: _Side, said: str, value: float | None = None) -> Finding:
+def _make_finding(
+    context: Context, one: _SharedSample, two: _SharedSample, said: str, value: float | None = None
+) -> Finding:
     """Return the finding about two samples of different splits; `said` is what the first has in common with the second."""
     # What is evaluated must be new: the finding is at the sample of the evaluation split.
     one, two = sorted((one, two), key=lambda side: not is_evaluation(side.split))

@@ -23,7 +23,7 @@ SATURATION, TINT = 16, 17
 
 
 @dataclass(frozen=True)
-class Signatures:
+class PictureSignatures:
     """Pictures with enough detail to compare, without their pixels, and a thumbnail of each."""
 
     pictures: list[Picture]
@@ -57,13 +57,13 @@ def sharpness_of(grey: Array) -> tuple[Array, Array]:
     return detail, sharpness
 
 
-def signatures(context: Context, most: int) -> Signatures:
+def signatures(context: Context, most: int) -> PictureSignatures:
     """Return the signatures of at most `most` pictures (0: all), in order of index."""
     seen = _measures(context, most)
     key = ("signatures", most, context.narrowing)
     if key not in context.facts.cache:
         context.facts.cache[key] = _signatures(seen)
-    found: Signatures = context.facts.cache[key]
+    found: PictureSignatures = context.facts.cache[key]
     return found
 
 
@@ -101,13 +101,13 @@ def _measures(context: Context, most: int, *, exact: bool = False) -> list[Measu
     return known[0]
 
 
-def _signatures(seen: list[Measures]) -> Signatures:
+def _signatures(seen: list[Measures]) -> PictureSignatures:
     """Return the signatures of those pictures that have some detail."""
     thumbs = np.stack([one.thumbnail for one in seen]) if seen else np.empty((0, SIDE, SIDE), np.uint8)
     detailed = np.flatnonzero(np.concatenate([spread(block) for block in blocks(thumbs)]) >= _FAINT)
     small = np.stack([seen[n].colours for n in detailed]) if len(detailed) else np.empty((0, SMALL, SMALL, 3), np.uint8)
     sides = np.array([seen[n].side for n in detailed], dtype=np.int64)
-    return Signatures([seen[n].picture for n in detailed], thumbs[detailed], _looks(small), sides)
+    return PictureSignatures([seen[n].picture for n in detailed], thumbs[detailed], _looks(small), sides)
 
 
 def _looks(small: Array) -> Array:

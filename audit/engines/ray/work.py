@@ -18,7 +18,7 @@ import torch
 
 from audit.engines.assemble import assemble, load_model
 from audit.engines.executor import BatchCounts
-from audit.engines.forward import Forward, Rows, input_digests
+from audit.engines.forward import Forward, RowAppender, input_digests
 from audit.engines.ray.stage_number_actor import SharedStages, ask_numbering
 from audit.engines.request import RunRequest
 from audit.errors import AuditError
@@ -167,7 +167,7 @@ class WorkerContext:
         selection = Selection(job.capture_where) if job.capture_where else None
         forward = self.forward() if job.recipe["model"] is not None else None
         stages = SharedStages(job.stages, self._stage_numbers, ask_numbering(job.numbering))
-        rows = Rows(job.run_id, selection, stages, forward)
+        rows = RowAppender(job.run_id, selection, stages, forward)
         writer: BlockWriter | None = None
         numbers: list[int] = []
         total = BatchCounts()

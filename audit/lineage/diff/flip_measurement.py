@@ -152,7 +152,7 @@ class _Inputs:
 
     def of(self, keys: list[Key]) -> list[Any]:
         """Return the input of each visit; None where it is not what was recorded."""
-        from audit.lineage.replay.pipeline import Task, replay_all
+        from audit.lineage.replay.pipeline import ReplayTask, replay_all
 
         made: dict[Key, Any] = {}
         for facts in self._visits.chunks(keys):
@@ -161,7 +161,7 @@ class _Inputs:
                 key: self._pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))
                 for key, fact in facts.items()
             }
-            tasks = [Task(*key, states.get(key, {}), place) for key, place in places.items() if place is not None]
+            tasks = [ReplayTask(*key, states.get(key, {}), place) for key, place in places.items() if place is not None]
             with closing(replay_all(self._pipeline, tasks, workers=0)) as visits:
                 for visit in visits:
                     key = (visit.task.epoch, visit.task.index, visit.task.visit)

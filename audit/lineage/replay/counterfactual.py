@@ -13,7 +13,7 @@ import torch
 
 from audit.lineage.replay.class_orders import class_orders
 from audit.lineage.replay.model import ReplayModel
-from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, rebuild_pipeline, replay_all
+from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, ReplayTask, rebuild_pipeline, replay_all
 from audit.lineage.replay.preparations import PreparedBatch, preparations, read_batch
 from audit.lineage.replay.recorded_visits import Key, RecordedVisits
 from audit.records import Run
@@ -89,7 +89,7 @@ def _batches(
         for key, fact in facts.items():
             place = pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))
             if place is not None:
-                tasks.append(Task(*key, states.get(key, {}), place))
+                tasks.append(ReplayTask(*key, states.get(key, {}), place))
         made = [outcome for outcome in replay_all(pipeline, tasks, workers=0) if outcome.final is not None]
         yield [(by_key[one.task.epoch, one.task.index, one.task.visit], one) for one in made]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from audit import values
 from audit.errors import AuditError, NotFound
-from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task, replay_all
+from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, ReplayTask, replay_all
 from audit.lineage.replay.repeated_calls import count_calls
 from audit.recorders.randomness.generator_states import GeneratorState
 from audit.records import is_batch_stage
@@ -53,6 +53,6 @@ def _replay_visit(what: ReplayPipeline, sample: SampleRow, states: Mapping[str, 
             hint="Put it back; or record with --capture full, which keeps every output.",
         )
     what.level = "full"
-    task = Task(sample["epoch"], sample["index"], sample["visit"], dict(states), place)
+    task = ReplayTask(sample["epoch"], sample["index"], sample["visit"], dict(states), place)
     (outcome,) = replay_all(what, [task], workers=0)
     return outcome

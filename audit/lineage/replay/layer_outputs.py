@@ -12,7 +12,7 @@ import torch
 
 from audit.errors import AuditError, UsageError
 from audit.lineage.replay.model import ReplayModel
-from audit.lineage.replay.pipeline import Task, rebuild_pipeline, replay_all
+from audit.lineage.replay.pipeline import ReplayTask, rebuild_pipeline, replay_all
 from audit.lineage.replay.recorded_visits import Key, RecordedVisits
 from audit.records import Progress, Run
 from audit.store.read.reader import Reader
@@ -61,7 +61,7 @@ def _batches(
     for facts in visits.chunks(keys):
         states = {} if pipeline.seeded else visits.states(list(facts))
         tasks = [
-            Task(*key, states.get(key, {}), place)
+            ReplayTask(*key, states.get(key, {}), place)
             for key, fact in facts.items()
             if (place := pipeline.place_of(key[1], fact["source"], fact["root"], states.get(key, {}))) is not None
         ]

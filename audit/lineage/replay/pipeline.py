@@ -42,7 +42,7 @@ _NO_STATES: Mapping[str, GeneratorState] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplayTask:
     """One visit to make again."""
 
     epoch: int
@@ -60,7 +60,7 @@ class Task:
 class ReplayedVisit:
     """What a visit came to this time."""
 
-    task: Task
+    task: ReplayTask
     digests: dict[str, str | None]
     source_digest: str | None
     failed_stage: str | None
@@ -166,12 +166,12 @@ class ReplayPipeline:
         made = self._maker.make(VisitRequest(index), lambda: self.dataset[asked], "verify")
         return any(os.path.abspath(opened) == path for opened in made.visit.opened)
 
-    def __getitems__(self, tasks: Sequence[Task]) -> list[ReplayedVisit]:
+    def __getitems__(self, tasks: Sequence[ReplayTask]) -> list[ReplayedVisit]:
         """Return several visits; called by a DataLoader in a worker."""
         made = [self.replay_visit(task) for task in tasks]
         return to_send(made, [visit.final for visit in made])
 
-    def replay_visit(self, task: Task) -> ReplayedVisit:
+    def replay_visit(self, task: ReplayTask) -> ReplayedVisit:
         """Make one visit again, with the random state that it had."""
         if task.index in self._given_up:
             return self._outcome(task, MadeVisit(make_stalled_visit(self.pipeline, *self._given_up[task.index])))
@@ -189,13 +189,13 @@ class ReplayPipeline:
         """Take a sample for one that hangs, instead of making it."""
         self._given_up[index] = stage, error
 
-    def outcome_of_lost_visit(self, task: Task) -> list[ReplayedVisit]:
+    def outcome_of_lost_visit(self, task: ReplayTask) -> list[ReplayedVisit]:
         """Return the outcome of a visit that killed its worker."""
         if task.index in self._given_up:
             return [self.replay_visit(task)]
         return [self._outcome(task, MadeVisit(make_lost_visit(self.pipeline)))]
 
-    def _outcome(self, task: Task, made: MadeVisit) -> ReplayedVisit:
+    def _outcome(self, task: ReplayTask, made: MadeVisit) -> ReplayedVisit:
         visit = made.visit
         rows = {visit.path_of(ordinal): row for ordinal, row in visit.rows.items()}
         return ReplayedVisit(
@@ -212,7 +212,7 @@ class ReplayPipeline:
         )
 
 
-def _batch_of(task: Task) -> tuple[BatchFetch, int]:
+def _batch_of(task: ReplayTask) -> tuple[BatchFetch, int]:
     """Return the batch that a sample is made in: the recorded one where it needs it, else one of its own."""
     if (state := task.states.get(BATCH)) is None:
         return BatchFetch("__getitems__", [_key_of(task)]), 0
@@ -220,7 +220,7 @@ def _batch_of(task: Task) -> tuple[BatchFetch, int]:
     return replace(fetch, indices=[*fetch.indices[:place], _key_of(task), *fetch.indices[place + 1 :]]), place
 
 
-def _key_of(task: Task) -> Any:
+def _key_of(task: ReplayTask) -> Any:
     """Return what the dataset is asked for."""
     key = read_recorded_key(task.states)
     return task.place if key is None else key.at(task.place)
@@ -311,7 +311,7 @@ def _notes_items(run: Run) -> bool:
 
 
 def replay_all(
-    what: ReplayPipeline, tasks: Sequence[Task], *, workers: int | None, batch_size: int = 32
+    what: ReplayPipeline, tasks: Sequence[ReplayTask], *, workers: int | None, batch_size: int = 32
 ) -> Generator[ReplayedVisit, None, None]:
     """Yield every task's outcome, over worker processes; one that kills its worker is an outcome too. To be closed."""
     together = [task for task in tasks if not task.alone]

@@ -41,7 +41,9 @@ class Reasons:
         for stage in pipeline.stages:
             self._now.setdefault(stage.path, []).append(stage)
 
-    def explain_absent(self, fact: RecordedVisit, index: int, states: Mapping[str, GeneratorState]) -> tuple[Reason, str]:
+    def explain_absent(
+        self, fact: RecordedVisit, index: int, states: Mapping[str, GeneratorState]
+    ) -> tuple[Reason, str]:
         """Return why a sample is not in the dataset any more."""
         from audit.recorders.items.item_key import read_recorded_key
 

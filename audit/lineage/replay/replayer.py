@@ -26,7 +26,7 @@ from audit.tables import SampleSourceRow
 
 if TYPE_CHECKING:
     from audit.lineage.replay.model import ReplayModel
-    from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, Task
+    from audit.lineage.replay.pipeline import ReplayedVisit, ReplayPipeline, ReplayTask
 
 _MODEL_BATCH = 32
 _MOST_MEASURED = 20
@@ -93,9 +93,9 @@ class Replayer:
                         wanted.progress(Progress(done, len(keys), doing="replaying"))
             self._compare_logits()
 
-    def _tasks(self, facts: dict[Key, RecordedVisit]) -> list[Task]:
+    def _tasks(self, facts: dict[Key, RecordedVisit]) -> list[ReplayTask]:
         """Return what is to be made again; samples that the dataset no longer has are judged at once."""
-        from audit.lineage.replay.pipeline import Task
+        from audit.lineage.replay.pipeline import ReplayTask
 
         states = {} if self.pipeline.seeded else self.visits.states(list(facts))
         tasks = []
@@ -108,7 +108,7 @@ class Replayer:
                 self._differs(VisitMismatch(index, epoch, visit, fact["source"], 0, "load", reason, None, detail))
             else:
                 alone = fact["failed_stage"] == "worker" or STALL_ERROR in (fact["error"] or "")
-                tasks.append(Task(epoch, index, visit, states.get(key, {}), place, alone))
+                tasks.append(ReplayTask(epoch, index, visit, states.get(key, {}), place, alone))
         return tasks
 
     # -- comparing -------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Replayer:
                 comparison.beyond.append(key[1])
 
 
-def _key(task: Task) -> Key:
+def _key(task: ReplayTask) -> Key:
     return task.epoch, task.index, task.visit
 
 

@@ -20,7 +20,7 @@ _MOST_LISTS = 32
 _MOST_FOLDERS = 8
 
 
-class _Names(NamedTuple):
+class _ListedNames(NamedTuple):
     """The texts of a list."""
 
     held: Any
@@ -34,7 +34,7 @@ class _Names(NamedTuple):
 
 
 #: By the id of a list, what was in it when it was looked at.
-_known: dict[int, _Names] = {}
+_known: dict[int, _ListedNames] = {}
 
 
 def is_of_one_sample(dataset: Any, index: int, path: str) -> bool:
@@ -171,11 +171,11 @@ def _is_name_of(name: str, path: str) -> bool:
     return os.path.abspath(name) == path or path.endswith(os.sep + name) or whole.endswith(os.sep + name)
 
 
-def _names_in(held: Any) -> _Names:
+def _names_in(held: Any) -> _ListedNames:
     known = _known.get(id(held))
     if known is not None and known.held is held and known.length == len(held):
         return known
-    names = _known[id(held)] = _Names(held, len(held), {}, {}, [])
+    names = _known[id(held)] = _ListedNames(held, len(held), {}, {}, [])
     for text in _all_texts(held):
         names.counts[text] = names.counts.get(text, 0) + 1
         if text.startswith(os.sep):

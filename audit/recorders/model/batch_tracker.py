@@ -24,7 +24,7 @@ from audit.recorders.model.function_modes import place_at_bottom, remove_mode
 from audit.recorders.model.operations import join_rules, value_rules
 from audit.recorders.model.operations.table import UNCHANGING_OPERATIONS, list_functions
 from audit.recorders.model.output_uses import OutputUses
-from audit.recorders.model.row_origins import Call, RowOrigins, Rule
+from audit.recorders.model.row_origins import OperationCall, RowOrigins, Rule
 
 
 class _Memory:
@@ -155,7 +155,7 @@ class BatchTracker(TorchFunctionMode):
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         try:
-            self._note(Call(func, args, kwargs, result, self.origins_of), rule, name, in_place)
+            self._note(OperationCall(func, args, kwargs, result, self.origins_of), rule, name, in_place)
         except Exception:
             # A form of the call that the rule does not know: what comes of it is not known either.
             if in_place:
@@ -171,7 +171,7 @@ class BatchTracker(TorchFunctionMode):
                 return True
         return False
 
-    def _note(self, call: Call, rule: Rule, name: str, in_place: bool) -> None:
+    def _note(self, call: OperationCall, rule: Rule, name: str, in_place: bool) -> None:
         if in_place:
             self._note_in_place(call, rule, name)
             return
@@ -182,7 +182,7 @@ class BatchTracker(TorchFunctionMode):
         else:
             self._add_result(call, call.result, found, name)
 
-    def _add_result(self, call: Call, result: Any, origins: RowOrigins | None, name: str) -> None:
+    def _add_result(self, call: OperationCall, result: Any, origins: RowOrigins | None, name: str) -> None:
         if origins is None or not isinstance(result, torch.Tensor) or result is call.value:
             return
         source = call.value if isinstance(call.value, torch.Tensor) else None
@@ -191,7 +191,7 @@ class BatchTracker(TorchFunctionMode):
             origins = replace(origins, operations=(*origins.operations, name.strip("_")))
         self.add(result, origins, like=source)
 
-    def _note_in_place(self, call: Call, rule: Rule, name: str) -> None:
+    def _note_in_place(self, call: OperationCall, rule: Rule, name: str) -> None:
         """Note an operation in place that is over: the versions of its arguments are those before it plus one."""
         target = call.value
         entry = self._entries.get(id(target))
@@ -232,7 +232,7 @@ class BatchTracker(TorchFunctionMode):
         if not isinstance(first, torch.Tensor) or id(first) in self._entries or first.requires_grad:
             return
         if first.dim() > 0 and 0 < first.shape[0] <= _MOST_ROWS:
-            content = Content(first)
+            content = UnknownTensor(first)
             self.add(first, RowOrigins(tuple((content, row) for row in range(first.shape[0]))))
 
 
@@ -240,7 +240,7 @@ class BatchTracker(TorchFunctionMode):
 _MOST_ROWS = 1 << 14
 
 
-class Content:
+class UnknownTensor:
     """A tensor of unknown origin, kept so that its rows can be compared with recorded samples."""
 
     __slots__ = ("_tensor", "_version")

@@ -15,7 +15,7 @@ import torch
 
 from audit.recorders.batch_tensors import all_tensors, find_viewed_rows, is_list_of_tensors, split_listed_samples
 from audit.recorders.items.item_parts import input_part
-from audit.recorders.model.batch_tracker import BatchTracker, Content, version_of
+from audit.recorders.model.batch_tracker import BatchTracker, UnknownTensor, version_of
 from audit.recorders.model.row_digests import FORMS, digest_row, row_digests
 from audit.recorders.model.row_origins import MixedRow, Row, RowOrigins, mix_rows, parents_of
 from audit.recorders.model.step import Place
@@ -226,7 +226,7 @@ class BatchMatcher:
     def _resolve_rows(self, origins: RowOrigins) -> list[Row] | None:
         """Return the sample of each row, where some are known only by their content."""
         samples = [sample for row in origins.rows for sample in (row, *parents_of(row)) if sample is not None]
-        contents = {id(sample[0]): sample[0] for sample in samples if isinstance(sample[0], Content)}
+        contents = {id(sample[0]): sample[0] for sample in samples if isinstance(sample[0], UnknownTensor)}
         if not contents:
             return list(origins.rows)
         found: dict[int, list[Place | None]] = {}

@@ -53,7 +53,7 @@ class RowOrigins:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperationCall:
     """One operation on tensors that has been done."""
 
     function: Callable[..., Any]
@@ -83,4 +83,4 @@ class Call:
 
 
 Origins = RowOrigins | None
-Rule = Callable[[Call], "Origins | list[Origins]"]
+Rule = Callable[[OperationCall], "Origins | list[Origins]"]

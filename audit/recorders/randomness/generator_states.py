@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from audit.recorders.randomness.generator_memory import GeneratorMemory, memory_of, twister_memory
-from audit.recorders.randomness.generator_search import GeneratorSearch, GeneratorPlace
+from audit.recorders.randomness.generator_search import GeneratorPlace, GeneratorSearch
 
 #: Where the twister's array lies in torch's serialised CPU generator: after seed, left, seeded and next.
 _TORCH_HEAD = 24
@@ -154,7 +154,9 @@ def _take_legacy(generator: Any) -> GeneratorState:
     name, keys, position, has_gauss, cached = generator.get_state()
     if name != "MT19937":
         return GeneratorState(json.dumps(generator.get_state(legacy=False), default=_to_json).encode())
-    return GeneratorState(struct.pack("<i", position) + (struct.pack("<d", cached) if has_gauss else b""), keys.tobytes())
+    return GeneratorState(
+        struct.pack("<i", position) + (struct.pack("<d", cached) if has_gauss else b""), keys.tobytes()
+    )
 
 
 def _put_legacy(generator: Any, state: GeneratorState) -> None:

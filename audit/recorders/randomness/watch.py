@@ -13,8 +13,13 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from audit.recorders.randomness.generator_memory import UnchangedMemory
-from audit.recorders.randomness.generator_search import GeneratorSearch, GeneratorPlace
-from audit.recorders.randomness.generator_states import GeneratorSource, GeneratorState, global_sources, list_held_sources
+from audit.recorders.randomness.generator_search import GeneratorPlace, GeneratorSearch
+from audit.recorders.randomness.generator_states import (
+    GeneratorSource,
+    GeneratorState,
+    global_sources,
+    list_held_sources,
+)
 
 #: What a visit's states say besides: which worker it was made in, and which generators it made itself.
 WORKER = "worker"
@@ -79,7 +84,9 @@ class Watch:
         if made or worker or self._search.asks_for_seed:
             # Made from, or depending on, the worker's seed: that is part of torch's state, drawn from or not.
             found = [("torch", before["torch"]), *(pair for pair in found if pair[0] != "torch"), *worker]
-        return found + [(f"{MADE_PREFIX}{path}", GeneratorState(_NO_STATE if named else b"")) for path, named in made.items()]
+        return found + [
+            (f"{MADE_PREFIX}{path}", GeneratorState(_NO_STATE if named else b"")) for path, named in made.items()
+        ]
 
     def _look(self) -> dict[str, bool]:
         """Notice generators that were made or replaced; gives the paths of new ones."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from audit.recorders.model.row_origins import Call, Origins, Row, RowOrigins
+from audit.recorders.model.row_origins import OperationCall, Origins, Row, RowOrigins
 
 
-def concatenate(call: Call) -> Origins:
+def concatenate(call: OperationCall) -> Origins:
     """Put batches one after the other; rows of unknown tensors are not samples. Along another axis all must be the same."""
     parts = list(call.argument(0, "tensors"))
     origins = [call.lookup(part) for part in parts]
@@ -24,7 +24,7 @@ def concatenate(call: Call) -> Origins:
     return RowOrigins(tuple(rows), known.axis, tuple(operations))
 
 
-def stack(call: Call) -> Origins:
+def stack(call: OperationCall) -> Origins:
     """Follow `stack`: single samples become a batch; batches of the same samples stay side by side."""
     parts = list(call.argument(0, "tensors"))
     origins = [call.lookup(part) for part in parts]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from audit.recorders.model.operations.single_sample import follow_single
-from audit.recorders.model.row_origins import Call, Origins, Row
+from audit.recorders.model.row_origins import OperationCall, Origins, Row
 
 
-def flip(call: Call) -> Origins:
+def flip(call: OperationCall) -> Origins:
     """Reverse the samples if their axis is among those that are flipped."""
     origins = call.origins
     if origins is None or origins.axis is None:
@@ -20,7 +20,7 @@ def flip(call: Call) -> Origins:
     return replace(origins, rows=origins.rows[::-1]) if origins.axis in axes else origins
 
 
-def rotate(call: Call) -> Origins:
+def rotate(call: OperationCall) -> Origins:
     """Turn each sample, unless the samples' axis is one of the two that are turned."""
     origins, axes = call.origins, call.argument(2, "dims", (0, 1))
     if origins is None or origins.axis is None:
@@ -28,7 +28,7 @@ def rotate(call: Call) -> Origins:
     return None if origins.axis in {axis % call.value.dim() for axis in axes} else origins
 
 
-def roll(call: Call) -> Origins:
+def roll(call: OperationCall) -> Origins:
     """Shift the samples if their axis is among those that are rolled."""
     origins, shifts, axes = call.origins, call.argument(1, "shifts"), call.argument(2, "dims")
     if origins is None or origins.axis is None or axes is None or axes == ():
@@ -45,7 +45,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def index_select(call: Call) -> Origins:
+def index_select(call: OperationCall) -> Origins:
     """Take the rows that are named."""
     origins, axis, index = call.origins, call.argument(1, "dim"), call.argument(2, "index")
     if origins is None or origins.axis is None:
@@ -55,7 +55,7 @@ def index_select(call: Call) -> Origins:
     return replace(origins, rows=tuple(origins.rows[n] for n in index.reshape(-1).tolist()))
 
 
-def split(call: Call) -> list[Origins]:
+def split(call: OperationCall) -> list[Origins]:
     """Cut the batch into parts, one after the other."""
     origins, axis = call.origins, call.argument(2, "dim", 0)
     if origins is None or origins.axis is None:
@@ -71,7 +71,7 @@ def split(call: Call) -> list[Origins]:
     return parts
 
 
-def unbind(call: Call) -> list[Origins]:
+def unbind(call: OperationCall) -> list[Origins]:
     """Take the samples one by one, or the parts of each."""
     origins, axis = call.origins, call.argument(1, "dim", 0)
     if origins is None or origins.axis is None:
@@ -82,7 +82,7 @@ def unbind(call: Call) -> list[Origins]:
     return [replace(origins, axis=origins.axis - (axis < origins.axis))] * len(call.result)
 
 
-def narrow(call: Call) -> Origins:
+def narrow(call: OperationCall) -> Origins:
     """Take a range of rows, if it is the samples' axis that is narrowed."""
     origins, axis = call.origins, call.argument(1, "dim")
     if origins is None or origins.axis is None:
@@ -93,7 +93,7 @@ def narrow(call: Call) -> Origins:
     return replace(origins, rows=origins.rows[start : start + call.result.shape[origins.axis]])
 
 
-def select(call: Call) -> Origins:
+def select(call: OperationCall) -> Origins:
     """Take one sample, or one part of each."""
     origins, axis, index = call.origins, call.argument(1, "dim"), call.argument(2, "index")
     if origins is None or origins.axis is None:
@@ -104,7 +104,7 @@ def select(call: Call) -> Origins:
     return replace(origins, axis=origins.axis - (axis < origins.axis))
 
 
-def getitem(call: Call) -> Origins:
+def getitem(call: OperationCall) -> Origins:
     """Follow `x[...]`: numbers, slices and None anywhere, and at most one list or tensor of rows."""
     origins = call.origins
     if origins is None or origins.axis is None:

@@ -9,10 +9,10 @@ import torch
 
 from audit.recorders.model.operations.single_sample import follow_single
 from audit.recorders.model.operations.value_rules import keep
-from audit.recorders.model.row_origins import Call, Origins
+from audit.recorders.model.row_origins import OperationCall, Origins
 
 
-def permute(call: Call) -> Origins:
+def permute(call: OperationCall) -> Origins:
     """Follow axes that change places: tried on a small tensor in which only the samples' axis is long."""
     origins = call.origins
     if origins is None or origins.axis is None:
@@ -22,7 +22,7 @@ def permute(call: Call) -> Origins:
     return replace(origins, axis=list(moved.shape).index(2))
 
 
-def reshape(call: Call) -> Origins:
+def reshape(call: OperationCall) -> Origins:
     """Follow a new shape: the samples' axis is found again, or it was joined with its neighbours."""
     origins = call.origins
     if origins is None or origins.axis is None:
@@ -43,7 +43,7 @@ def reshape(call: Call) -> Origins:
     return None
 
 
-def repeat(call: Call) -> Origins:
+def repeat(call: OperationCall) -> Origins:
     """Repeat a tensor along its axes, so that a sample becomes many rows; axes that are added come first."""
     origins = call.origins
     if origins is None or origins.axis is None or not origins.rows:
@@ -53,7 +53,7 @@ def repeat(call: Call) -> Origins:
     return replace(origins, axis=axis, rows=origins.rows * times)
 
 
-def repeat_interleave(call: Call) -> Origins:
+def repeat_interleave(call: OperationCall) -> Origins:
     """Repeat each row several times."""
     origins, repeats, axis = call.origins, call.argument(1, "repeats"), call.argument(2, "dim")
     if origins is None or origins.axis is None or axis is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from audit.recorders.model.row_origins import Call, Origins
+from audit.recorders.model.row_origins import OperationCall, Origins
 
 
-def follow_single(call: Call) -> Origins:
+def follow_single(call: OperationCall) -> Origins:
     """Follow one sample without an axis of samples: it stays one, or becomes a batch of one."""
     origins, value, result = call.origins, call.value, call.result
     if origins is None or len(origins.rows) != 1:

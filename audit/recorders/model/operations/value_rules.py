@@ -10,10 +10,10 @@ import torch
 
 from audit.recorders.batch_tensors import all_tensors
 from audit.recorders.model.operations.single_sample import follow_single
-from audit.recorders.model.row_origins import Call, Origins, Row, RowOrigins, mix_rows
+from audit.recorders.model.row_origins import OperationCall, Origins, Row, RowOrigins, mix_rows
 
 
-def keep(call: Call) -> Origins:
+def keep(call: OperationCall) -> Origins:
     """Take the rows of the first argument as they are."""
     origins, result = call.origins, call.result
     if origins is None or origins.axis is None or not isinstance(result, torch.Tensor):
@@ -22,7 +22,7 @@ def keep(call: Call) -> Origins:
     return origins if fits else None
 
 
-def follow_elementwise(call: Call) -> Origins:
+def follow_elementwise(call: OperationCall) -> Origins:
     """Follow rows where numbers, or tensors that are the same for each sample, are mixed in; give up on other values."""
     operands = list(all_tensors([*call.args, *(value for name, value in call.kwargs.items() if name != "out")]))
     known = [(tensor, origins) for tensor in operands if (origins := call.lookup(tensor)) is not None]
@@ -66,7 +66,7 @@ def _one_of(known: Sequence[RowOrigins]) -> Origins:
     return replace(ordered, rows=tuple(rows), operations=(*ordered.operations, "mix"))
 
 
-def where(call: Call) -> Origins:
+def where(call: OperationCall) -> Origins:
     """Follow `where(condition, a, b)`. If the condition takes whole samples, each row is that of its own tensor."""
     condition, first, second = _where_arguments(call)
     known = [call.lookup(one) if isinstance(one, torch.Tensor) else None for one in (first, second)]
@@ -82,7 +82,7 @@ def where(call: Call) -> Origins:
     return RowOrigins(tuple(mine if chosen else other for chosen, mine, other in pairs), axis, tuple(operations))
 
 
-def _where_arguments(call: Call) -> tuple[Any, Any, Any]:
+def _where_arguments(call: OperationCall) -> tuple[Any, Any, Any]:
     """Return condition, value if true, value if false, for `torch.where(c, a, b)` and `a.where(c, b)`."""
     names = call.kwargs
     if call.function is torch.Tensor.where:
@@ -96,14 +96,14 @@ def _is_in_order(rows: tuple[Row, ...]) -> bool:
     return len(owners) == 1 and len(places) == len(rows) and places == sorted(places)
 
 
-def depthwise(call: Call) -> Origins:
+def depthwise(call: OperationCall) -> Origins:
     """Follow a blur: each channel is convolved alone, with a kernel that is not learned."""
     weight, groups = call.argument(1, "weight"), call.argument(6, "groups", 1)
     is_blur = not weight.requires_grad and weight.shape[1] == 1 and groups == weight.shape[0]
     return keep(call) if is_blur else None
 
 
-def pad(call: Call) -> Origins:
+def pad(call: OperationCall) -> Origins:
     """Follow a padding of any axis but that of the samples."""
     origins, sizes = call.origins, call.argument(1, "pad")
     if origins is not None and origins.axis is None:
@@ -113,24 +113,24 @@ def pad(call: Call) -> Origins:
     return origins
 
 
-def overwrite(call: Call) -> Origins:
+def overwrite(call: OperationCall) -> Origins:
     """Forget what was in the tensor."""
     return None
 
 
-def expose(call: Call) -> Origins:
+def expose(call: OperationCall) -> Origins:
     """Hand out the memory of a tensor; see BatchTracker."""
     return None
 
 
-def copy_(call: Call) -> Origins:
+def copy_(call: OperationCall) -> Origins:
     """Take the rows of the tensor that is copied from."""
     source = call.argument(1, "other")
     fits = isinstance(source, torch.Tensor) and source.shape == call.value.shape
     return call.lookup(source) if fits else None
 
 
-def assign(call: Call) -> Origins:
+def assign(call: OperationCall) -> Origins:
     """Follow a part of each sample being replaced: by a number, by what is the same for all, or by a part of another."""
     origins, (index, value) = call.origins, call.args[1:3]
     if origins is None or origins.axis is None or not _is_part_of_each(index, origins.axis, call.value.dim()):
