@@ -58,7 +58,7 @@ def trace(
 
             click.echo(plainjson.dumps(found.as_json(), indent=1))
         else:
-            from audit.report.text import trace_tree
+            from audit.report.trace_text import trace_tree
 
             screen = console()
             show = (

@@ -6,7 +6,7 @@ from audit.errors import UsageError
 from audit.lineage.diff.diff import Diff
 from audit.lineage.trace import Trace
 from audit.report.diff.text import diff_text
-from audit.report.text import trace_tree
+from audit.report.trace_text import trace_tree
 
 
 def print_result(value: object) -> None:

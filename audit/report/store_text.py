@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.report.html.charts import size
-from audit.report.text import clean
+from audit.report.trace_text import clean
 from audit.store.maintain.stats import StoreStats
 
 

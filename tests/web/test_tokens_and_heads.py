@@ -11,7 +11,7 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 import audit
-from audit.report.text import trace_tree
+from audit.report.trace_text import trace_tree
 from audit.web.app import build
 
 CODE = """

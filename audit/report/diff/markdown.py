@@ -24,7 +24,7 @@ from audit.report.diff.text import (
     stage_name,
 )
 from audit.report.inline_code import code
-from audit.report.text import clean
+from audit.report.trace_text import clean
 
 _MOST = 20
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 import audit
-from audit.report.text import trace_tree
+from audit.report.trace_text import trace_tree
 
 COUNT = 4
 

@@ -19,7 +19,7 @@ from audit.metrics.keypoints import COCO_SIGMAS
 from audit.recorders.problems import RecordingWarning
 from audit.report.html.environment import environment
 from audit.report.html.page_data import overlay_view
-from audit.report.text import trace_tree
+from audit.report.trace_text import trace_tree
 from audit.web.respond import TEMPLATES
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import audit
 from audit.errors import UsageError
-from audit.report.text import trace_tree
+from audit.report.trace_text import trace_tree
 
 COUNT = 10
 
