@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.training import is_trained
+from audit.checks.shared.training_steps import is_trained
 from audit.split_names import is_evaluation
 from audit.store.sql_literal import literal
 

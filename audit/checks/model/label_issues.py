@@ -16,7 +16,7 @@ from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, se
 from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
-from audit.checks.shared.training import is_trained
+from audit.checks.shared.training_steps import is_trained
 from audit.class_names import show_class
 from audit.split_names import is_evaluation
 from audit.store.plain_arrays import numbers_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.training import is_trained
+from audit.checks.shared.training_steps import is_trained
 
 
 class Learning(Check):
