@@ -27,7 +27,7 @@ from audit.checks.shared.jpeg_blocks import block_contrast, find_blocky
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, raised_class
 from audit.checks.shared.label_noise import fit_noise
 from audit.checks.shared.pixel_guess import telling_bit, telling_pixel
-from audit.checks.shared.statistics import binomial_tail, holm, normal_tails, signed_rank, two_rates, wilson
+from audit.checks.shared.significance import binomial_tail, holm, normal_tails, signed_rank, two_rates, wilson
 from audit.checks.shared.turned_groups import find_turn
 from audit.lineage.diff.mcnemar import p_value
 from bench.power_targets import box_fit, mask_fit, missed_by_size, odd_scale

@@ -10,7 +10,7 @@ import numpy as np
 from audit.checks.context import Context
 from audit.checks.model.box_fit import BoxFit
 from audit.checks.model.mask_fit import MaskFit, MaskPair
-from audit.checks.shared.statistics import holm, two_rates
+from audit.checks.shared.significance import holm, two_rates
 from audit.checks.shared.target_pairs import BoxPair, fits
 from audit.checks.values.odd_scale import find_limit
 

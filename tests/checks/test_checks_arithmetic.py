@@ -190,7 +190,7 @@ def _flip(made: World, seed: int) -> set[int]:
 def test_intervals_and_corrections_agree_with_scipy() -> None:
     from scipy import stats  # type: ignore[import-untyped]
 
-    from audit.checks.shared.statistics import holm, two_rates, wilson
+    from audit.checks.shared.significance import holm, two_rates, wilson
 
     for successes, trials in ((0, 10), (3, 10), (10, 10), (480, 1_000)):
         theirs = stats.binomtest(successes, trials).proportion_ci(0.95, method="wilson")

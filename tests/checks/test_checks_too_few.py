@@ -10,7 +10,7 @@ from checks_contracts import outcome_of
 from checks_world import World, grade, world
 
 from audit.checks.runner import run_checks
-from audit.checks.shared.statistics import binomial_tail, fewest_flips
+from audit.checks.shared.significance import binomial_tail, fewest_flips
 from audit.lineage.diff.mcnemar import p_value
 
 #: What each check says of 12 samples.

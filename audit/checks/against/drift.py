@@ -9,7 +9,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.baseline import Distribution, counts_of, distributions_of
 from audit.checks.context import Context
 from audit.checks.shared import distance
-from audit.checks.shared.statistics import holm
+from audit.checks.shared.significance import holm
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.statistics import signed_rank
+from audit.checks.shared.significance import signed_rank
 from audit.store.sql_literal import literal
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.significance import wilson
 from audit.checks.shared.table_columns import NumberTable, read_table
 
 #: So many samples at least; with fewer, chance could give all labels.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.statistics import binomial_tail, wilson
+from audit.checks.shared.significance import binomial_tail, wilson
 
 #: For each stage of each visit: objects before it, how many of them it lost, and how many of those left it cut.
 _STEPS = """

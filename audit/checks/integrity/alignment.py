@@ -9,7 +9,7 @@ from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.integrity.batch_labels import find_changed_labels, read_label_pairs
 from audit.checks.shared.fingerprint import VISIT, have_same_rows
-from audit.checks.shared.statistics import holm
+from audit.checks.shared.significance import holm
 from audit.lineage.diff.mcnemar import p_value
 
 #: How many predictions are searched for a shift, and how many batches each block has if there are more.

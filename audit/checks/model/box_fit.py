@@ -9,7 +9,7 @@ import numpy as np
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.significance import wilson
 from audit.checks.shared.target_pairs import OVERLAP, BoxPair, box_pairs, fits, overlaps
 from audit.class_names import show_class
 

@@ -11,7 +11,7 @@ import numpy as np
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
-from audit.checks.shared.statistics import holm, normal_tails
+from audit.checks.shared.significance import holm, normal_tails
 from audit.store.plain_arrays import numbers_of
 from audit.store.read.rows import QueryRow
 

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.statistics import binomial_tail
+from audit.checks.shared.significance import binomial_tail
 from audit.class_names import show_class
 
 #: A swap is reported only where guessing would show it less often than this.

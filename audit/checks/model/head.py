@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.significance import wilson
 
 #: If more than this share of the predictions is right, labels and outputs have the same order.
 _AGREES = 0.5

@@ -10,7 +10,7 @@ import numpy as np
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.significance import wilson
 from audit.class_names import show_class
 from audit.picture_formats import open_picture
 

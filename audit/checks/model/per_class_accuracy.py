@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.significance import wilson
 from audit.store.read.rows import QueryRow
 
 

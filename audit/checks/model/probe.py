@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
-from audit.checks.shared.statistics import holm, wilson
+from audit.checks.shared.significance import holm, wilson
 from audit.errors import DatasetError, ModelError, PipelineError, UsageError
 from audit.lineage.diff.mcnemar import p_value
 from audit.sources.builder import builders_of, can_be_rebuilt

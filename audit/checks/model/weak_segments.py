@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.statistics import holm, two_rates, wilson
+from audit.checks.shared.significance import holm, two_rates, wilson
 from audit.store.plain_arrays import numbers_of
 
 #: The properties, by name: SQL over stage 0 (o) and samples (s), and words for messages.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import FAMILY_Z, wilson
+from audit.checks.shared.significance import FAMILY_Z, wilson
 
 #: Numbers with more distinct values than this are put into as many bins of equal size.
 _BINS = 10

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from audit.checks.shared.hashes import Array
-from audit.checks.shared.statistics import FAMILY_Z, wilson
+from audit.checks.shared.significance import FAMILY_Z, wilson
 
 #: Levels from this one on are white; black and white are the ground if they are more than this share of all pixels.
 _WHITE, _GROUND = 250, 0.1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from audit.checks.base import Finding
 from audit.checks.shared.label_guess import betrayed_class, bins_of, predict, separate_common_values
 from audit.checks.shared.shortcut import NAMED, RIGHT, Facts, LabelledSamples, Sample, Shortcut, halves_of
-from audit.checks.shared.statistics import FAMILY_Z, wilson
+from audit.checks.shared.significance import FAMILY_Z, wilson
 
 
 def judge_facts(

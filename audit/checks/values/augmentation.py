@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
 from audit.checks.shared.draws import find_drawn_generators
-from audit.checks.shared.statistics import wilson
+from audit.checks.shared.significance import wilson
 from audit.records import Stage
 from audit.split_names import EVALUATION
 
