@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.source_pairs import pair_by_source
 from audit.checks.shared.significance import fewest_flips, holm
+from audit.checks.shared.source_pairs import pair_by_source
 from audit.lineage.diff.mcnemar import p_value
 from audit.store.sql_literal import literal
 

@@ -15,10 +15,10 @@ from audit.checks.shared import distance
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.picture_signatures import SATURATION, exact_measures, signatures
 from audit.checks.shared.pictures import Picture
+from audit.checks.shared.significance import holm
 from audit.checks.shared.split_columns import QUANTILES, Difference, compare_columns
 from audit.checks.shared.split_pictures import find_marked_split, find_turned_splits, select_splits
 from audit.checks.shared.split_texts import compare_texts
-from audit.checks.shared.significance import holm
 
 #: How long a text, a sound or another row of values is; pictures have a width and a height.
 _LENGTH = "CASE WHEN o.kind IN ('text', 'tokens') OR len(o.shape) = 1 THEN o.shape[1] WHEN o.kind <> 'image' AND len(o.shape) = 2 THEN o.shape[2] END::DOUBLE"

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, settings
 from audit.checks.baseline import Baseline
 from audit.checks.context import Context
-from audit.checks.shared.source_pairs import pair_by_source
 from audit.checks.shared.significance import two_rates, wilson
+from audit.checks.shared.source_pairs import pair_by_source
 from audit.lineage.diff.mcnemar import p_value
 
 
