@@ -262,13 +262,39 @@ def test_signatures_name_the_type_of_their_rows() -> None:
 def test_no_two_classes_share_a_name() -> None:
     places: dict[str, list[str]] = {}
     for module, path in modules():
-        for node in tree_of(path).body:
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(module)
+                places.setdefault(node.name.lstrip("_"), []).append(module)
     twice = {name: found for name, found in places.items() if len(found) > 1}
     # Each of two tools is given a callback, and users import it from the tool's own module.
     assert twice.pop("AuditCallback", None) is not None
     assert twice == {}
+
+
+#: Names of modules that occur in several folders and say the same in each.
+COMMON_MODULES = {
+    "base",
+    "baseline",
+    "config",
+    "filesystem",
+    "files",
+    "formats",
+    "huggingface",
+    "manifest",
+    "markdown",
+} | {*("registry", "run", "text", "training")}
+
+
+def test_no_two_modules_share_a_name() -> None:
+    """A command, a page and a check are called after what they show, and so as other modules."""
+    places: dict[str, list[str]] = {}
+    for module, _ in modules():
+        *folder, name = module.split(".")
+        is_check = folder[:1] == ["checks"] and len(folder) == 2 and folder[1] != "shared"
+        if not (name.startswith("__") or folder[:1] == ["cli"] or folder == ["web", "pages"] or is_check):
+            places.setdefault(name, []).append(module)
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert twice.keys() == COMMON_MODULES
 
 
 def test_heavy_packages_stay_in_their_rooms() -> None:

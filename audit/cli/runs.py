@@ -37,7 +37,7 @@ def runs(ctx: click.Context, store: str | None, as_json: bool, where: str | None
 
         click.echo(plainjson.dumps([run.as_json() for run in listed], indent=1))
         return
-    from audit.report.trace_text import runs_table
+    from audit.report.runs_text import runs_table
 
     if listed:
         screen = console()

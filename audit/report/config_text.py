@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.config import Default
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 
 def config_table(defaults: Sequence[Default]) -> Table:

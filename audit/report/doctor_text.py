@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from audit.lineage.doctor import Diagnosis
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 _MOST = 4
 

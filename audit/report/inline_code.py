@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 
 def code(value: Any) -> str:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.lineage.replay.result import MOST_LISTED, Replay
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 _MOST_SHOWN = 20
 

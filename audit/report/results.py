@@ -12,7 +12,7 @@ from audit import plainjson
 from audit.display import to_visible
 from audit.errors import UsageError
 from audit.output_file import replace_file
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 _SHOWN_ROWS = 100
 _WIDEST_CELL = 40

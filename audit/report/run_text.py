@@ -16,7 +16,7 @@ from audit.lineage.mistakes import Mistake
 from audit.metrics.average_precision import AveragePrecision
 from audit.provenance import note_missing_extension
 from audit.records import Run
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 _MOST_ERRORS = 3
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet")

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from audit.report.clean_text import clean
 from audit.report.html.charts import size
-from audit.report.trace_text import clean
 from audit.store.maintain.stats import StoreStats
 
 

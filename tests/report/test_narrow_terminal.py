@@ -12,7 +12,7 @@ from rich.console import Console
 
 import audit
 from audit.records import Run
-from audit.report.trace_text import runs_table
+from audit.report.runs_text import runs_table
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 
 from audit.lineage.diff.diff import Diff
 from audit.lineage.diff.flips import CAUSES
+from audit.report.clean_text import clean
 from audit.report.diff.text import (
     NOTHING_COMPARED,
     accuracy_name,
@@ -24,7 +25,6 @@ from audit.report.diff.text import (
     stage_name,
 )
 from audit.report.inline_code import code
-from audit.report.trace_text import clean
 
 _MOST = 20
 

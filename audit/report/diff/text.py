@@ -14,7 +14,7 @@ from rich.text import Text
 from audit.lineage.diff.diff import ChangedSample, Diff
 from audit.lineage.diff.first_divergence import Divergence
 from audit.lineage.diff.flips import FlippedPrediction, Flips
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 _MOST = 10
 #: The first line of a diff without a matched sample.

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from audit.checks.finding_pictures import FindingPicture
 from audit.checks.report import CheckOutcome, Report
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 _MOST_SHOWN = 20
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "skip": "⏭️ skip", "error": "💥 error"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from audit.checks.base import Check, Finding, Severity
 from audit.checks.report import CheckOutcome, Report
-from audit.report.trace_text import clean
+from audit.report.clean_text import clean
 
 #: A screen: a report has at most this many rows of this width, unless more checks than that have something to say.
 _ROWS, _WIDTH = 40, 120
