@@ -331,19 +331,19 @@ class Columns:
         return (self._waiting, self._given.index(name), len(self._given)) if name in self._given else None
 
     @classmethod
-    def join(cls, several: Sequence[Columns]) -> Columns:
+    def join(cls, tables: Sequence[Columns]) -> Columns:
         """Return the rows of several tables with the same columns, one behind the other; these stay as they are."""
-        made = cls(several[0]._names)
-        for one in several:
-            if one._is_flat and (made._is_flat or not made.rows) and made._given in ((), one._given):
-                made._given = one._given
-                made._waiting += one._waiting
-            elif one.rows:
-                own = made.data
-                for name, column in one.data.items():
-                    own[name] += column
-            made.rows += one.rows
-        return made
+        joined = cls(tables[0]._names)
+        for table in tables:
+            if table._is_flat and (joined._is_flat or not joined.rows) and joined._given in ((), table._given):
+                joined._given = table._given
+                joined._waiting += table._waiting
+            elif table.rows:
+                columns = joined.data
+                for name, column in table.data.items():
+                    columns[name] += column
+            joined.rows += table.rows
+        return joined
 
     @property
     def _is_flat(self) -> bool:

@@ -1,4 +1,4 @@
-"""A table of named things that plugins may extend, and that refuses two of one name.
+"""A table of names that plugins may extend, and that refuses two members of one name.
 
 Built-ins register exactly as a plugin would; a plugin names an entry point in the registry's
 group. Only installed packages count: `python -m audit` searches the working directory too, and what lies there is
@@ -19,43 +19,43 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names to things, in the order they were registered."""
+    """Names to members, in the order they were registered."""
 
     def __init__(self, noun: str, group: str | None = None) -> None:
         self.noun = noun
         self._group = group
-        self._things: dict[str, T] = {}
+        self._members: dict[str, T] = {}
         self._plugins_loaded = group is None
 
-    def add(self, name: str, thing: T) -> T:
-        """Register `thing`; a name taken twice is an error, never a silent winner."""
-        if name in self._things:
-            raise UsageError(f"Two {self.noun}s are called {name!r}: {self._things[name]!r} and {thing!r}.")
-        self._things[name] = thing
-        return thing
+    def add(self, name: str, member: T) -> T:
+        """Register `member`; a name taken twice is an error, never a silent winner."""
+        if name in self._members:
+            raise UsageError(f"Two {self.noun}s are called {name!r}: {self._members[name]!r} and {member!r}.")
+        self._members[name] = member
+        return member
 
     def get(self, name: str) -> T:
         """Return what is registered under a name; raise an error that lists the nearest names."""
         self._load_plugins()
         try:
-            return self._things[name]
+            return self._members[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._things, n=3)
-            hint = f"Did you mean {', '.join(near)}?" if near else f"Known: {', '.join(self._things)}."
+            near = difflib.get_close_matches(name, self._members, n=3)
+            hint = f"Did you mean {', '.join(near)}?" if near else f"Known: {', '.join(self._members)}."
             raise UsageError(f"There is no {self.noun} called {name!r}.", hint=hint) from None
 
     def __iter__(self) -> Iterator[str]:
         self._load_plugins()
-        return iter(self._things)
+        return iter(self._members)
 
     def __contains__(self, name: object) -> bool:
         self._load_plugins()
-        return name in self._things
+        return name in self._members
 
     def values(self) -> list[T]:
-        """Return every registered thing, built-ins first."""
+        """Return every registered member, built-ins first."""
         self._load_plugins()
-        return list(self._things.values())
+        return list(self._members.values())
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:

@@ -147,10 +147,10 @@ def find_executed_code(module: ModuleType) -> CodeFile | None:
 
 
 @contextlib.contextmanager
-def show_source(thing: object) -> Iterator[None]:
+def show_source(value: object) -> Iterator[None]:
     """Let `inspect` find the text that a class or function was executed from, although its file was edited."""
-    spec = getattr(thing, "__globals__", {}).get("__spec__")
-    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    spec = getattr(value, "__globals__", {}).get("__spec__")
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
     loader = getattr(spec or getattr(module, "__spec__", None), "loader", None)
     if not isinstance(loader, CodeLoader):
         yield
