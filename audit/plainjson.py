@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from audit.texts import as_utf8
+
 #: A JSON object, or plain data for a page. Its keys are those of what it is made from, and are documented there.
 JsonObject = dict[str, Any]
 
@@ -22,7 +24,7 @@ _CONTROL_CHARACTERS = re.compile("[\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202
 def as_plain_json(value: Any) -> Any:
     """Return `value` made of what JSON knows alone."""
     if value is None or isinstance(value, (bool, int, str)):
-        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        return as_utf8(value) if isinstance(value, str) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from audit.records import DIGEST_VERSION
+from audit.texts import as_utf8
 
 _PACKAGES = {
     "torch": "torch",
@@ -154,4 +155,4 @@ def describe_command(program: str, arguments: Sequence[str]) -> str:
         for secret in secrets:
             shown = shown.replace(secret, _HIDDEN_MARK)
         words.append(shown)
-    return shlex.join(words).replace(_HIDDEN_MARK, "***").encode("utf-8", "backslashreplace").decode()
+    return as_utf8(shlex.join(words).replace(_HIDDEN_MARK, "***"))

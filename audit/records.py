@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from audit.columns import BIGINT, BOOLEAN, DOUBLE, INTEGER, MAP, TIMESTAMP, VARCHAR, VARCHARS
 from audit.display import NotebookView
 from audit.split_names import EVALUATION
+from audit.texts import as_utf8
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 Level = Literal["digest", "preview", "full"]
@@ -187,11 +188,6 @@ def as_tags(tags: Mapping[Any, Any]) -> dict[str, str]:
 def _as_text(value: Any) -> str:
     # A text may be a member of an enumeration too, which `str` would give by its name.
     return str.__str__(value) if isinstance(value, str) else str(value)
-
-
-def as_utf8(text: str) -> str:
-    """Return a text that every file and table can hold: half of a surrogate pair is written as an escape."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 #: The path of a stage that was found by its call begins with this.

@@ -29,6 +29,7 @@ LAYERS = [
         "config",
         "registry",
         "plainjson",
+        "texts",
         "output_file",
         "picture_formats",
         "usercode",

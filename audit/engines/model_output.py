@@ -14,6 +14,7 @@ from audit.recorders.model.output_reader import OutputReader
 from audit.recorders.model.predictions import IGNORED_LABEL
 from audit.recorders.model.tasks.task_rows import TaskRows
 from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_problems
+from audit.texts import enumerate_some
 
 #: So many samples are named in one sentence.
 _MOST_NAMED = 10
@@ -114,7 +115,6 @@ class BatchOutput:
 
 def describe_unread(head: str | None, indices: Sequence[int], sentence: str) -> str:
     """Return a sentence on samples that have no prediction, and why."""
-    named = ", ".join(map(str, indices[:_MOST_NAMED]))
-    more = f" and {len(indices) - _MOST_NAMED:,} more" if len(indices) > _MOST_NAMED else ""
+    named = enumerate_some(indices, _MOST_NAMED)
     count = "1 sample has" if len(indices) == 1 else f"{len(indices):,} samples have"
-    return f"{count} no prediction{f' of {head}' if head is not None else ''} (index {named}{more}): {sentence}"
+    return f"{count} no prediction{f' of {head}' if head is not None else ''} (index {named}): {sentence}"

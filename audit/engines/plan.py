@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,6 +19,7 @@ from audit.sources.trust import require_trust, sign_recipe
 from audit.store.read.reader import Reader
 from audit.store.write.payload_filter import Selection
 from audit.store.write.writer import RunWriter
+from audit.texts import path_as_utf8
 
 Indices = Sequence[int] | np.ndarray[Any, Any]
 
@@ -164,4 +164,4 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
 
 
 def _to_text(text: str | None) -> str | None:
-    return None if text is None else os.fsencode(text).decode("utf-8", "backslashreplace")
+    return None if text is None else path_as_utf8(text)

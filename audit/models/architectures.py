@@ -40,6 +40,7 @@ from audit.models.task_architectures import (
     task_names,
     with_arguments,
 )
+from audit.texts import enumerate_some
 
 _ASK = "Pass the model's name with --arch NAME, or the code that builds it with --arch FILE.py:function."
 #: Kinds of models that are not classifiers, and that are recognised all the same.
@@ -108,7 +109,7 @@ def recognise(shapes: Shapes, what: str = "The weights") -> ArchitectureMatch:
         raise _unknown_error(shapes, what)
     if len(found) > 1:
         names = [match.architecture.name for match in found]
-        shown = ", ".join(names[:12]) + (f", … {len(names) - 12} more" if len(names) > 12 else "")
+        shown = enumerate_some(names, 12)
         raise UnknownArchitecture(f"{what} fit {len(found)} architectures equally: {shown}.", hint=_ASK)
     return found[0]
 
@@ -185,11 +186,7 @@ def misfits(wanted: Shapes, given: Shapes, limit: int = 3) -> str:
         if name in given and given[name] != wanted[name]
     ]
     groups = (("missing", missing), ("unexpected", unexpected), ("of another shape", other))
-    return "; ".join(
-        f"{what}: {', '.join(names[:limit])}" + (f" and {len(names) - limit} more" if len(names) > limit else "")
-        for what, names in groups
-        if names
-    )
+    return "; ".join(f"{what}: {enumerate_some(names, limit)}" for what, names in groups if names)
 
 
 def _unknown_error(shapes: Shapes, what: str) -> ModelError:

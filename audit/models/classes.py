@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
 from audit.errors import ClassMismatch
+from audit.texts import enumerate_some
 
 _LISTS = ("classes", "class_names", "label_names", "labels", "categories")
 _BY_INDEX = ("idx_to_class", "idx2class", "id2label", "index_to_class")
@@ -127,8 +128,7 @@ def _fold_case(name: str) -> str:
 
 
 def _enumerate_names(names: list[str], limit: int = 12) -> str:
-    text = ", ".join(repr(name) for name in names[:limit])
-    return f"{text}, … {len(names) - limit} more" if len(names) > limit else text
+    return enumerate_some([repr(name) for name in names], limit)
 
 
 def _advice(checkpoint: list[str], dataset: list[str]) -> str:

@@ -18,6 +18,7 @@ from audit.errors import ModelError, UnknownArchitecture
 from audit.models.architecture_table import names_digest, shapes_digest, table
 from audit.models.architectures import ArchitectureMatch, find_architecture, fit_named, misfits, recognise
 from audit.models.building import Architecture, build, build_hollow, expected_shapes, has_timm, shapes_of
+from audit.texts import enumerate_some
 
 StateDict = dict[str, torch.Tensor]
 
@@ -44,9 +45,7 @@ def unwrap_states(state: StateDict) -> Iterator[tuple[StateDict, list[str]]]:
     bare = {name: tensor for name, tensor in state.items() if not _NOT_WEIGHTS.match(name.split(".", 1)[0])}
     if len(bare) < len(state):
         dropped = [name for name in state if name not in bare]
-        notes = [
-            f"These entries are not part of the model and were left out: {', '.join(dropped[:3])}{' …' if len(dropped) > 3 else ''}."
-        ]
+        notes = [f"These entries are not part of the model and were left out: {enumerate_some(dropped, 3)}."]
         state = _with_metadata(bare, state)
         yield state, notes
     while state and (prefix := _common_wrapper(state)):
@@ -224,5 +223,4 @@ def _not_finite(state: StateDict) -> list[str]:
     bad = [n for n, t in state.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
     if not bad:
         return []
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-    return [f"The weights hold NaN or infinity, in {', '.join(bad[:3])}{more}: its predictions will not be useful."]
+    return [f"The weights hold NaN or infinity, in {enumerate_some(bad, 3)}: its predictions will not be useful."]

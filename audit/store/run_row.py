@@ -10,7 +10,8 @@ from datetime import datetime
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from audit.records import Run, Status, as_tags, as_utf8
+from audit.records import Run, Status, as_tags
+from audit.texts import as_utf8
 
 _TIMES = ("started_at", "finished_at")
 #: Keys of a recipe by the kind of their values, each of which may be null or absent.

@@ -5,11 +5,11 @@ It lives here because only the store imports pyarrow. It reads local files by th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from audit.errors import DatasetError
+from audit.texts import path_as_utf8
 
 
 def parquet_columns(path: str) -> list[str]:
@@ -33,7 +33,7 @@ def _read(path: str, action: Any) -> Any:
             return action(pq.ParquetFile(handle))
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(
-            f"The Parquet file {os.fsencode(path).decode('utf-8', 'backslashreplace')} cannot be read: {error}.",
+            f"The Parquet file {path_as_utf8(path)} cannot be read: {error}.",
             hint="Write it again, or give the manifest as .csv or .jsonl.",
         ) from error
 

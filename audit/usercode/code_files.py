@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
+from audit.texts import path_as_utf8
+
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
@@ -61,7 +63,7 @@ class CodeFiles:
     def as_recipe(self) -> list[dict[str, Any]]:
         """Return how a run's recipe names them."""
         return [
-            {"module": file.module, "file": _to_printable(file.path), "sha256": file.sha256}
+            {"module": file.module, "file": path_as_utf8(file.path), "sha256": file.sha256}
             for file in sorted(self, key=lambda file: file.module)
         ]
 
@@ -170,10 +172,6 @@ def show_source(value: object) -> Iterator[None]:
 def read_bytes(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def _to_printable(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def find_changed_files(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from types import ModuleType
 
 from audit.errors import AuditError
+from audit.texts import path_as_utf8
 from audit.usercode.code_files import FINDER, CodeFile, CodeFiles, is_ours, specification_of
 from audit.usercode.import_search import find_code, find_named_code, forget_changed, is_library
 
@@ -35,7 +36,7 @@ def load_module(path: str, failure: type[AuditError] = AuditError) -> ModuleType
     free = stem.isidentifier() and _is_free(stem, path)
     with (
         import_from(os.path.dirname(path)),
-        explain_user_errors(f"Importing {_printable_path(path)}", failure),
+        explain_user_errors(f"Importing {path_as_utf8(path)}", failure),
         FINDER.lock,
     ):
         name = stem if free else f"{stem}@{path}"
@@ -159,7 +160,3 @@ def _place(error: BaseException) -> str:
     users = [frame for frame in frames if not is_library(os.path.abspath(frame.filename))]
     chosen = (users or frames)[-1] if frames else None
     return f"{chosen.filename}:{chosen.lineno}" if chosen else "an unknown place"
-
-
-def _printable_path(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

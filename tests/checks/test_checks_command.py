@@ -257,7 +257,7 @@ def test_the_example_check_of_the_page_works(planted: Plant) -> None:
         store = planted(lambda w: w.sample(5).update(source_bytes=7))
         assert [f.index for f in run_checks(str(store), only=["tiny"]).outcome("tiny").findings] == [5]
     finally:
-        del CHECKS._things["tiny"]
+        del CHECKS._members["tiny"]
 
 
 def _blocks(page: str, language: str) -> list[str]:

@@ -271,7 +271,7 @@ def test_a_plugin_that_raises_is_an_error_and_the_others_still_run(planted: Plan
     try:
         report = run_checks(str(planted()))
     finally:
-        del CHECKS._things["broken_plugin"]
+        del CHECKS._members["broken_plugin"]
     assert report.outcome("broken_plugin").status == "error"
     assert "boom" in report.outcome("broken_plugin").message
     assert not report.passed

@@ -11,6 +11,7 @@ from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.significance import wilson
 from audit.checks.shared.table_columns import NumberTable, read_table
+from audit.texts import enumerate_some
 
 #: So many samples at least; with fewer, chance could give all labels.
 _FEWEST = 60
@@ -92,9 +93,7 @@ def _find_constant(table: NumberTable, query: str) -> Iterable[Finding]:
 
 
 def _name(columns: list[int]) -> str:
-    shown = ", ".join(map(str, columns[:_MOST_NAMED]))
-    more = f" and {len(columns) - _MOST_NAMED:,} more" if len(columns) > _MOST_NAMED else ""
-    return f"column {shown}" if len(columns) == 1 else f"columns {shown}{more}"
+    return f"column{'s' * (len(columns) > 1)} {enumerate_some(columns, _MOST_NAMED)}"
 
 
 def count_right(values: Array, labels: Array) -> int:

@@ -15,6 +15,7 @@ from audit.checks.base import Finding, Severity
 from audit.checks.context import Context
 from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
+from audit.texts import enumerate_some
 
 #: Batches whose labels are only arranged in another way by chance.
 _CHANCE = 0.001
@@ -91,8 +92,7 @@ def _is_renumbered(pairs: Sequence[LabelPair]) -> bool:
 def _judge_numbers(context: Context, of_split: str, pairs: Sequence[LabelPair]) -> Iterable[Finding]:
     """Report classes that have each other's numbers; other new numbers are a note."""
     moved = [pair for pair in pairs if pair["label"] != pair["batch_label"]]
-    listed = ", ".join(f"{pair['label']} → {pair['batch_label']}" for pair in moved[:_MOST_NAMED])
-    listed += f" and {len(moved) - _MOST_NAMED} more" if len(moved) > _MOST_NAMED else ""
+    listed = enumerate_some([f"{pair['label']} → {pair['batch_label']}" for pair in moved], _MOST_NAMED)
     if {pair["label"] for pair in moved} != {pair["batch_label"] for pair in moved}:
         context.note(
             f"a collate function gives the labels{of_split} other numbers ({listed}); predictions are graded against those of the "

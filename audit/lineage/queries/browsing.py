@@ -10,6 +10,7 @@ from audit.records import Run
 from audit.store.read.items import is_tagged
 from audit.store.read.reader import Reader
 from audit.tables import SampleRow, StageOutputRow
+from audit.texts import enumerate_some
 from audit.values import Preview
 
 Key = tuple[int, int, int]
@@ -68,8 +69,7 @@ def _labels(run: Run, target: Sequence[float] | None, scores: Sequence[float] | 
 
     def name_labels(values: Sequence[float]) -> str:
         found = [names.get(n, str(n)) for n, value in enumerate(values) if value > 0.5]
-        more = len(found) - _MOST_LABELS
-        return ", ".join(found[:_MOST_LABELS]) + (f" and {more} more" if more > 0 else "") or "none"
+        return enumerate_some(found, _MOST_LABELS) or "none"
 
     return " → ".join(name_labels(values) for values in (target, scores) if values is not None)
 

@@ -32,6 +32,7 @@ from audit.recorders.files.hugging_face import (
 from audit.recorders.items.item_parts import label_number
 from audit.sources.archive import member_name, members_of, read_member, row_bytes
 from audit.sources.base import FileDataset
+from audit.texts import path_as_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def file_below(path: str, folder: str | None, dataset: Any) -> OriginFile:
     if not root or not path.startswith(os.path.join(root, "")):
         root = os.path.abspath(folder_of(dataset, path) or os.path.dirname(path))
     relative = os.path.relpath(path, root)
-    return OriginFile(printable_path(relative), root, raw_path(relative), path)
+    return OriginFile(path_as_utf8(relative), root, raw_path(relative), path)
 
 
 class ListedFile(NamedTuple):
@@ -226,7 +227,7 @@ class ListedFile(NamedTuple):
         path, root, label = self[:3]
         folder = absolute_folder(os.path.dirname(path) if root is None else root)
         relative = self.name or relative_path(path, folder)
-        printable, raw, split = printable_path(relative), raw_path(relative), self.split
+        printable, raw, split = path_as_utf8(relative), raw_path(relative), self.split
         is_guess = makes_own_items(owner)
         return Origin(
             printable, folder, raw, split, label, path, folder, None, (), owner, number, is_guess, is_listed=True
@@ -301,13 +302,6 @@ def relative_path(path: str, root: str) -> str:
     if len(below) < len(path) and below[:1] == "/" and "//" not in below and "/." not in below and below[-1] != "/":
         return below[1:]
     return os.path.relpath(os.path.abspath(path), root)
-
-
-def printable_path(path: str) -> str:
-    """Return a path as text that can be stored; bytes that are not UTF-8 are shown as escapes."""
-    if path.isascii():
-        return path
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def raw_path(path: str) -> bytes | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from audit.recorders.randomness.generator_states import GeneratorState
 from audit.recorders.randomness.watch import KEY
+from audit.texts import as_utf8
 
 _MOST_SHOWN = 200
 _MOST_STORED = 10_000
@@ -47,7 +48,7 @@ def number_of(key: Any) -> int | None:
 
 def show_key(key: Any) -> str:
     """Return a key as text that can be stored."""
-    return str(key).encode("utf-8", "backslashreplace").decode()[:_MOST_SHOWN]
+    return as_utf8(str(key))[:_MOST_SHOWN]
 
 
 def key_states(key: Any) -> list[tuple[str, GeneratorState]]:

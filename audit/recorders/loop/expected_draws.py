@@ -13,8 +13,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
-from audit.recorders.files.origin import printable_path
 from audit.records import Run
+from audit.texts import path_as_utf8
 
 #: A dataset that chooses from another is looked into so often.
 _DEEPEST = 8
@@ -81,7 +81,7 @@ def root_of(dataset: Any) -> str | None:
         for _ in range(_DEEPEST):
             root = getattr(dataset, "root", None)
             if isinstance(root, (str, os.PathLike)):
-                return printable_path(os.path.abspath(os.fspath(root)))
+                return path_as_utf8(os.path.abspath(os.fspath(root)))
             dataset = dataset.dataset
     return None
 

@@ -15,6 +15,7 @@ from audit.models.task_outputs import describe_output
 from audit.recorders.model.sample_axis import OTHER, SAMPLES, SampleAxis
 from audit.recorders.model.tasks.task_rows import TaskRows
 from audit.records import Level
+from audit.texts import enumerate_some
 
 #: So many outputs are named in one sentence.
 _MOST_NAMED = 8
@@ -113,9 +114,8 @@ class OutputPorts:
         self._named |= others.keys()
         if not fresh:
             return None
-        shown = [f"{port} ({describe_output(others[port])})" for port in fresh[:_MOST_NAMED]]
-        more = f" and {len(fresh) - _MOST_NAMED} more" if len(fresh) > _MOST_NAMED else ""
-        return f"these parts are not tensors with numbers in a row, and are not stored: {', '.join(shown)}{more}."
+        shown = [f"{port} ({describe_output(others[port])})" for port in fresh]
+        return f"these parts are not tensors with numbers in a row, and are not stored: {enumerate_some(shown, _MOST_NAMED)}."
 
 
 def _describe(value: torch.Tensor, level: Level) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+from audit.texts import as_utf8
+
 
 def describe_error(error: BaseException) -> str:
     """Return the error as one text, made where it happened: an exception itself may not survive pickling."""
@@ -12,4 +14,4 @@ def describe_error(error: BaseException) -> str:
     except Exception:
         text = f"{type(error).__name__} (which cannot be shown)"
     # A lone surrogate, as in a file name that is not UTF-8, cannot be stored as text.
-    return text.encode("utf-8", "backslashreplace").decode()[:2000]
+    return as_utf8(text)[:2000]

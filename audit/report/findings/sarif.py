@@ -16,6 +16,7 @@ from audit.checks.base import Finding
 from audit.checks.report import CheckOutcome, Report
 from audit.plainjson import JsonObject
 from audit.report.findings.finding_location import path_of
+from audit.texts import as_utf8
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -92,4 +93,4 @@ _INFINITE = (float("inf"), float("-inf"))
 
 def _text(text: str) -> str:
     # Lone surrogates stand for bytes of a name that are not UTF-8; JSON readers refuse them.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return as_utf8(text)

@@ -15,6 +15,7 @@ from audit.store.part_file import part_of
 from audit.store.read.reader import Reader
 from audit.store.schema import SCHEMAS
 from audit.tables import TABLES, FindingRow
+from audit.texts import as_utf8
 
 
 def tag_run(reader: Reader, run_id: str, tags: Mapping[str, str], remove: Iterable[str] = ()) -> None:
@@ -93,7 +94,7 @@ def _write(reader: Reader, manifest: Manifest, table: str, made: pa.Table) -> Pa
 
 def _text(value: Any) -> Any:
     # A file name need not be UTF-8; Arrow's strings must be.
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return as_utf8(value) if isinstance(value, str) else value
 
 
 def _tidy(reader: Reader, manifest: Manifest, table: str, before: Sequence[str]) -> None:
