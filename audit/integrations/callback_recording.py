@@ -11,20 +11,52 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 from torch import nn
 from torch.utils.data import DataLoader
 
 from audit.config import store_location
 from audit.errors import AuditError, UsageError
+from audit.recorders.items.targets import TargetPicker
 from audit.recorders.loop.loader import RecordedLoader
 from audit.recorders.loop.recording import Recording, RecordingWarning
+from audit.recorders.model.output_reader import Picker
+from audit.recorders.visit.item_label import LabelFinder
+from audit.recorders.visit.item_source import SourceFinder
 from audit.records import Run
+from audit.sources.builder import Builder
 
 #: Which part of a trained object gives the logits: its name, a function of the object, or nothing for the usual one.
 Network = str | Callable[[Any], nn.Module] | None
+
+
+class CallbackOptions(TypedDict, total=False):
+    """The options of a callback: those of `audit.record`, of `run.loader` (but for `split`) and of `run.model`."""
+
+    #: Of the run, and of the model in it.
+    name: str | None
+    capture: str
+    capture_budget: int
+    capture_where: str | None
+    strict: bool
+    tags: Mapping[str, str] | None
+    stall_timeout: float
+    label: LabelFinder
+    builder: Builder | None
+    source: SourceFinder
+    output: str | Mapping[str | int, str | None] | None
+    logits: Picker
+    target: Mapping[str | int, TargetPicker] | None
+    layers: Sequence[str | type[nn.Module]] | None
+    keep: Any
+    backward: bool
+    per_sample: bool
+    every: int
+    indices: Sequence[int] | None
+    when: Any
+    budget: int
 
 
 def _names(function: Any) -> set[str]:
@@ -35,21 +67,22 @@ class CallbackRecording:
     """The options of a callback, and the current recording if there is one."""
 
     def __init__(
-        self, store: str | os.PathLike[str] | None, options: Mapping[str, Any], *, workers_stay: bool = False
+        self, store: str | os.PathLike[str] | None, options: CallbackOptions, *, workers_stay: bool = False
     ) -> None:
         #: Whether the tool keeps persistent workers from one run to the next.
         self._workers_stay = workers_stay
         self._store = store_location(store)
         for_recording = _names(Recording.__init__)
         for_model, for_loader = _names(Recording.model), _names(Recording.loader) - {"split"}
-        known = for_recording | for_model | for_loader
-        for name in options:
+        known = CallbackOptions.__annotations__
+        given = dict[str, Any](options)
+        for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=3) or sorted(known)
                 raise UsageError(f"There is no recording option {name!r}.", hint=f"Known options: {', '.join(near)}.")
-        self._recording_options = {name: options[name] for name in options if name in for_recording}
-        self._model_options = {name: options[name] for name in options if name in for_model}
-        self._loader_options = {name: options[name] for name in options if name in for_loader}
+        self._recording_options = {name: given[name] for name in given if name in for_recording}
+        self._model_options = {name: given[name] for name in given if name in for_model}
+        self._loader_options = {name: given[name] for name in given if name in for_loader}
         self._run: Recording | None = None
         self._network: nn.Module | None = None
         #: Recorded loaders whose workers outlive an epoch, by the id of the loader that they hold.

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 from torch import nn
 
 from audit.errors import MissingExtra
-from audit.integrations.callback_recording import CallbackRecording, Network, network_of
+from audit.integrations.callback_recording import CallbackOptions, CallbackRecording, Network, network_of
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,14 +27,16 @@ _SANITY = -1
 
 
 class AuditCallback(Callback):
-    """Records samples, stages, predictions and steps of a Lightning Trainer. Options are those of `audit.record`
-    (name, capture, tags, strict…), of `run.model` (layers, when, every…) and `label` of `run.loader`.
+    """Records samples, stages, predictions and steps of a Lightning Trainer. The options are those of
+    `audit.record` (name, capture, tags, strict…), of `run.model` (layers, when, every…) and of `run.loader` (label, source, builder).
 
     `model` says which module gives the logits: the name of a submodule, or a function of the LightningModule. Left out,
     it is the LightningModule itself if it has a `forward`, else its only child with parameters.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
+    def __init__(
+        self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Unpack[CallbackOptions]
+    ) -> None:
         self._recording = CallbackRecording(store, options)
         self._wanted = model
         self._process: Callable[[object], object] | None = None

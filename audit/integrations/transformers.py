@@ -15,12 +15,12 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
 from audit.errors import MissingExtra, UsageError
-from audit.integrations.callback_recording import CallbackRecording, Network, network_of
+from audit.integrations.callback_recording import CallbackOptions, CallbackRecording, Network, network_of
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -32,13 +32,15 @@ _ATTACH = "Give the callback to Trainer(callbacks=[…]), or call callback.attac
 
 
 class AuditCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Records samples, stages, predictions and steps of a Transformers Trainer. Options are those of `audit.record`
-    (name, capture, tags, strict…), of `run.model` (layers, when, every…) and `label` of `run.loader`.
+    """Records samples, stages, predictions and steps of a Transformers Trainer. The options are those of
+    `audit.record` (name, capture, tags, strict…), of `run.model` (layers, when, every…) and of `run.loader` (label, source, builder).
 
     `model` says which module gives the logits, by name or as a function of the Trainer's model; left out, it is that model.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Any) -> None:
+    def __init__(
+        self, store: str | os.PathLike[str] | None = None, *, model: Network = None, **options: Unpack[CallbackOptions]
+    ) -> None:
         self._recording = CallbackRecording(store, options, workers_stay=True)
         self._wanted = model
         self._trainer: Any = None

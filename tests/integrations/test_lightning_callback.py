@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from audit.errors import UsageError
 
 lightning = pytest.importorskip("lightning.pytorch", reason="the extra lightning is not installed")
 
+from audit.integrations.callback_recording import CallbackOptions  # noqa: E402
 from audit.integrations.lightning import AuditCallback  # noqa: E402
-from audit.recorders.loop.recording import RecordingWarning  # noqa: E402
+from audit.recorders.loop.recording import Recording, RecordingWarning  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning")
 
@@ -223,7 +225,17 @@ def test_batches_that_are_no_loader(tmp_path: Path) -> None:
 
 def test_an_option_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no recording option 'captur'.*capture"):
-        AuditCallback(tmp_path, captur="full")
+        AuditCallback(tmp_path, captur="full")  # type: ignore[call-arg]
+
+
+def test_the_options_are_those_of_the_functions_that_take_them() -> None:
+    taken = {
+        name
+        for function in (audit.record, Recording.loader, Recording.model)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert {*CallbackOptions.__annotations__} == taken - {"store", "split"}
 
 
 @pytest.mark.workers
