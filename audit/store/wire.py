@@ -95,6 +95,8 @@ def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
 
 def _borrow_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
     """Return payloads as a column: large ones where they lie, small ones one behind the other."""
+    if max(map(len, filter(None, blobs)), default=0) < _LARGE_BLOB:
+        return pa.chunked_array([array_of(blobs, pa.binary())])
     chunks: list[pa.Array] = []
     small: list[bytes | None] = []
     for blob in blobs:
@@ -102,12 +104,12 @@ def _borrow_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
             small.append(blob)
             continue
         if small:
-            chunks.append(pa.array(small, pa.binary()))
+            chunks.append(array_of(small, pa.binary()))
             small = []
         ends = pa.py_buffer(struct.pack("=ii", 0, len(blob)))
         chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(blob)]))
     if small:
-        chunks.append(pa.array(small, pa.binary()))
+        chunks.append(array_of(small, pa.binary()))
     return pa.chunked_array(chunks, pa.binary())
 
 

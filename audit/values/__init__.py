@@ -9,7 +9,7 @@ from __future__ import annotations
 from audit.records import DIGEST_VERSION
 from audit.values.array import ArrayKind
 from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind
-from audit.values.derived import derive, expand, is_unit, source_digest
+from audit.values.derived import StoredPicture, expand, source_digest
 from audit.values.dispatch import (
     KINDS,
     decode,
@@ -39,8 +39,8 @@ from audit.values.tokens import TokensKind
 from audit.values.tv import as_form
 
 __all__ = [
-    "DIGEST_VERSION", "KINDS", "DecodeOptions", "EncodedValue", "Facts", "Preview", "ValueKind",
-    "as_form", "decode", "derive", "describe_target", "digest", "digest_version", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "is_unit", "kind_of", "known_kinds", "load_kinds",
+    "DIGEST_VERSION", "KINDS", "DecodeOptions", "EncodedValue", "Facts", "Preview", "StoredPicture", "ValueKind",
+    "as_form", "decode", "describe_target", "digest", "digest_version", "encode", "encoded_digest", "expand", "export", "fingerprint", "following_digests", "kind_of", "known_kinds", "load_kinds",
     "observe", "pillow_names", "preview", "row_digests", "source_digest", "torch_names",
 ]  # fmt: skip
 

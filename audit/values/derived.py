@@ -20,54 +20,69 @@ ENCODING = "derived"
 _UNIT = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), (3, 1))
 
 
-def is_unit(picture: Any, digest: str, value: Any) -> bool:
-    """Return whether a tensor is an RGB picture of this digest with each byte divided by 255, as ToTensor gives it.
+class StoredPicture:
+    """An RGB picture that a visit stores, and what is known of it when later values are compared with it."""
 
-    False without the compiled loops, which alone can tell at no price.
-    """
-    if loops.native is None:
-        return False
-    size = picture.size
-    is_same: bool = loops.native.unit_planes(raw_rgb(picture), size[1], size[0], digest, value, tensor.torch_names())
-    return is_same
+    __slots__ = ("_picture", "_pixels", "digest", "size")
 
+    def __init__(self, picture: Any, digest: str) -> None:
+        """Take a picture whose content has this digest. It may be changed in place later: nothing is then a function of it."""
+        self._picture = picture
+        self._pixels: Any = None
+        self.digest = digest
+        self.size: tuple[int, int] = picture.size
 
-def derive(picture: Any, digest: str, value: Any, known: bool | None = None) -> EncodedValue | None:
-    """Return a value as a function of an RGB picture; None where it is not one. `known` is what `is_unit` said, if it was asked.
+    @property
+    def pixels(self) -> Any:
+        """The pixels where Pillow keeps them. Asked for once: to ask costs as much as to compare a small picture."""
+        if self._pixels is None:
+            self._pixels = raw_rgb(self._picture)
+        return self._pixels
 
-    None also where the picture no longer has this digest: then it was changed in place since it was stored.
-    """
-    if loops.native is None:
-        return None
-    if is_unit(picture, digest, value) if known is None else known:
-        return EncodedValue(ENCODING, _table_head(picture.size, digest, "unit"))
-    size, pixels = picture.size, raw_rgb(picture)
-    if type(value) is type(picture) and getattr(value, "mode", None) == "RGB":
-        return _crop(pixels, size, digest, value)
-    found = loops.native.tables(pixels, size[1], size[0], digest, value, tensor.torch_names())
-    return None if found is None else EncodedValue(ENCODING, _table_head(size, digest, "table") + found)
+    def is_shown_by(self, value: Any) -> bool:
+        """Return whether a tensor is the picture with each byte divided by 255, as ToTensor gives it.
 
+        False without the compiled loops, which alone can tell at no price.
+        """
+        if loops.native is None:
+            return False
+        width, height = self.size
+        names = tensor.torch_names()
+        is_same: bool = loops.native.unit_planes(self.pixels, height, width, self.digest, value, names)
+        return is_same
 
-def _crop(pixels: Any, size: tuple[int, int], digest: str, value: Any) -> EncodedValue | None:
-    (width, height), (whole_width, whole_height) = value.size, size
-    if "transparency" in value.info:
-        return None
-    if width > whole_width or height > whole_height or value.size == size or not width or not height:
-        return None
-    # As torchvision finds the middle.
-    left, top = round((whole_width - width) / 2.0), round((whole_height - height) / 2.0)
-    assert loops.native is not None
-    part = raw_rgb(value)
-    if not loops.native.holds(pixels, whole_height, whole_width, digest, part, height, width, left, top):
-        return None
-    return EncodedValue(ENCODING, pack({"mode": "RGB", "size": [width, height], "of": digest, "at": [left, top]}, b""))
+    def derive(self, value: Any, *, is_shown: bool | None = None) -> EncodedValue | None:
+        """Return a value as a function of the picture; None where it is not one. `is_shown` is what `is_shown_by` said, if it was asked."""
+        if loops.native is None:
+            return None
+        if self.is_shown_by(value) if is_shown is None else is_shown:
+            return EncodedValue(ENCODING, self._table_head("unit"))
+        if type(value) is type(self._picture) and getattr(value, "mode", None) == "RGB":
+            return self._crop(value)
+        width, height = self.size
+        found = loops.native.tables(self.pixels, height, width, self.digest, value, tensor.torch_names())
+        return None if found is None else EncodedValue(ENCODING, self._table_head("table") + found)
 
+    def _crop(self, value: Any) -> EncodedValue | None:
+        (width, height), (whole_width, whole_height) = value.size, self.size
+        if "transparency" in value.info:
+            return None
+        if width > whole_width or height > whole_height or value.size == self.size or not width or not height:
+            return None
+        # As torchvision finds the middle.
+        left, top = round((whole_width - width) / 2.0), round((whole_height - height) / 2.0)
+        assert loops.native is not None
+        part = raw_rgb(value)
+        if not loops.native.holds(self.pixels, whole_height, whole_width, self.digest, part, height, width, left, top):
+            return None
+        header = {"mode": "RGB", "size": [width, height], "of": self.digest, "at": [left, top]}
+        return EncodedValue(ENCODING, pack(header, b""))
 
-def _table_head(size: tuple[int, int], digest: str, name: str) -> bytes:
-    # As `pack` writes it, without its price: this is done for every tensor.
-    width, height = size
-    text = f'{{"dtype":"float32","shape":[3,{height},{width}],"tv":null,"of":"{digest}","map":"{name}"}}'
-    return struct.pack("<I", len(text)) + text.encode()
+    def _table_head(self, name: str) -> bytes:
+        # As `pack` writes it, without its price: this is done for every tensor.
+        width, height = self.size
+        text = f'{{"dtype":"float32","shape":[3,{height},{width}],"tv":null,"of":"{self.digest}","map":"{name}"}}'
+        return struct.pack("<I", len(text)) + text.encode()
 
 
 def source_digest(encoded: EncodedValue) -> str | None:

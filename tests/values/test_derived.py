@@ -79,7 +79,7 @@ def test_tensors_of_a_picture_come_back(
         tensor = functional.normalize(tensor, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     digest, before = values.digest(picture), loops.native.loops(wide)
     try:
-        encoded = values.derive(picture, str(digest), tensor)
+        encoded = values.StoredPicture(picture, str(digest)).derive(tensor)
     finally:
         loops.native.loops(before)
     assert encoded is not None
@@ -101,29 +101,38 @@ def test_a_tensor_that_differs_in_one_element_is_not_derived(seed: int, place: i
     if (levels[band] == levels[band][at]).sum() < 2:
         return  # a level that occurs once may stand for anything
     flat[place] += 0.5
-    assert values.derive(picture, str(values.digest(picture)), tensor) is None
+    assert values.StoredPicture(picture, str(values.digest(picture))).derive(tensor) is None
 
 
 def test_crops_are_derived_only_from_the_middle() -> None:
     picture = _picture(1, 60, 50, smooth=False)
     digest = str(values.digest(picture))
     middle, corner = functional.center_crop(picture, [31, 24]), picture.crop((0, 0, 24, 31))
-    encoded = values.derive(picture, digest, middle)
+    encoded = values.StoredPicture(picture, digest).derive(middle)
     assert encoded is not None
     back = values.decode("image", values.expand(encoded, picture))
     assert isinstance(back, Image.Image)
     assert back.tobytes() == middle.tobytes()
-    assert values.derive(picture, digest, corner) is None
-    assert values.derive(picture, digest, torch.rand(3, 50, 60)) is None
-    assert values.derive(picture, digest, "text") is None
+    assert values.StoredPicture(picture, digest).derive(corner) is None
+    assert values.StoredPicture(picture, digest).derive(torch.rand(3, 50, 60)) is None
+    assert values.StoredPicture(picture, digest).derive("text") is None
 
 
 def test_a_picture_that_was_changed_in_place_derives_nothing() -> None:
     picture = _picture(2, 60, 50, smooth=False)
     digest = str(values.digest(picture))
     picture.putpixel((59, 49), (1, 2, 3))
-    assert values.derive(picture, digest, functional.to_tensor(picture)) is None
-    assert values.derive(picture, digest, functional.center_crop(picture, [31, 24])) is None
+    assert values.StoredPicture(picture, digest).derive(functional.to_tensor(picture)) is None
+    assert values.StoredPicture(picture, digest).derive(functional.center_crop(picture, [31, 24])) is None
+
+
+def test_a_picture_that_is_changed_in_place_between_two_values_derives_the_first_alone() -> None:
+    picture = _picture(2, 60, 50, smooth=False)
+    stored = values.StoredPicture(picture, str(values.digest(picture)))
+    assert stored.is_shown_by(functional.to_tensor(picture))
+    picture.putpixel((59, 49), (1, 2, 3))
+    assert not stored.is_shown_by(functional.to_tensor(picture))
+    assert stored.derive(functional.to_tensor(picture)) is None
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -137,8 +146,8 @@ def test_a_value_is_derived_only_from_the_picture_of_this_digest(
     other = digest[:place] + ("0" if digest[place] != "0" else "1") + digest[place + 1 :]
     tensor = functional.to_tensor(picture)
     try:
-        assert values.derive(picture, digest, tensor) is not None
-        assert values.derive(picture, other, tensor) is None
+        assert values.StoredPicture(picture, digest).derive(tensor) is not None
+        assert values.StoredPicture(picture, other).derive(tensor) is None
     finally:
         loops.native.loops(before)
 

@@ -140,6 +140,6 @@ def test_a_crop_with_transparency_is_not_stored_as_a_part_of_its_picture() -> No
     part = whole.crop((10, 5, 30, 25))
     digest = values.digest(whole)
     assert digest is not None
-    assert values.derive(whole, digest, part) is not None
+    assert values.StoredPicture(whole, digest).derive(part) is not None
     part.info["transparency"] = (1, 2, 3)
-    assert values.derive(whole, digest, part) is None
+    assert values.StoredPicture(whole, digest).derive(part) is None

@@ -33,8 +33,8 @@ class VisitOutputs:
     _last: Row | None = None
     #: Whether an output may be kept as a function of an earlier one: where all of them are stored together.
     derives = False
-    #: The last picture of which a preview is kept, its digest, and the preview.
-    _picture: tuple[Any, str, values.Preview] | None = None
+    #: The last picture of which a preview is kept, and the preview.
+    _picture: tuple[values.StoredPicture, values.Preview] | None = None
     #: Nanoseconds that were spent on describing values, and not by the pipeline.
     _overhead = 0
     problem: str | None = None
@@ -140,27 +140,29 @@ class VisitOutputs:
             return
         if self._level not in ("preview", "full"):
             return
-        is_picture = self._is_last_picture(row, value)
-        row.preview = self._picture[2] if self._picture is not None and is_picture else values.preview(value)
+        is_shown = self._is_last_picture(row, value)
+        row.preview = self._picture[1] if self._picture is not None and is_shown else values.preview(value)
         if self._level == "full":
-            row.full = self._derive_payload(row, value, is_picture) or values.encode(value)
+            row.full = self._derive_payload(row, value, is_shown) or values.encode(value)
         facts = row.facts
         if facts.kind == "image" and facts.mode == "RGB" and facts.digest is not None and row.preview is not None:
-            self._picture = value, facts.digest, row.preview
+            self._picture = values.StoredPicture(value, facts.digest), row.preview
 
     def _is_last_picture(self, row: Row, value: Any) -> bool:
         """Return whether a tensor shows the last picture, pixel by pixel."""
-        if self._picture is None or row.facts.dtype != "float32" or type(value) is not torch.Tensor:
+        facts = row.facts
+        if self._picture is None or facts.dtype != "float32" or type(value) is not torch.Tensor:
             return False
-        picture, digest, _ = self._picture
-        return row.facts.shape == (3, picture.height, picture.width) and values.is_unit(picture, digest, value)
+        if facts.min is None or facts.max is None or facts.min < 0 or facts.max > 1:
+            return False
+        picture = self._picture[0]
+        return facts.shape == (3, picture.size[1], picture.size[0]) and picture.is_shown_by(value)
 
-    def _derive_payload(self, row: Row, value: Any, is_picture: bool) -> tuple[str, values.EncodedValue] | None:
+    def _derive_payload(self, row: Row, value: Any, is_shown: bool) -> tuple[str, values.EncodedValue] | None:
         """Return an output as a function of the last picture that is stored; None where it is not one."""
         if not self.derives or self._picture is None or row.facts.dtype not in ("float32", "uint8"):
             return None
-        picture, digest, _ = self._picture
-        found = values.derive(picture, digest, value, is_picture)
+        found = self._picture[0].derive(value, is_shown=is_shown)
         return None if found is None else (row.facts.kind, found)
 
     def _set_last(self, value: Any, row: Row) -> None:

@@ -20,7 +20,7 @@ FLUSH_BYTES = 32 * 2**20
 FLUSH_ROWS = 200_000
 #: How many tables are merged at once, and how large they may be together.
 _MERGED_TABLES = 64
-_MERGED_BYTES = 2**20
+_MERGED_BYTES = 2 * 2**20
 #: Tables with this column hold values that are compressed already: larger ones are merged, and none that copying gains nothing for.
 _BLOBS = "data"
 _MERGED_BLOB_BYTES = 4 * 2**20
