@@ -215,7 +215,7 @@ def test_a_hook_that_never_fired_is_reported_and_all_are_gone(tmp_path: Path) ->
         ({"layers": ["head"], "indices": 5}, "list of sample numbers"),
         ({"layers": ["head"], "indices": ["a.png"]}, "list of sample numbers"),
         ({"layers": ["head"], "budget": "1GB"}, "number of bytes"),
-        ({"when": "loss > 1"}, "none are chosen"),
+        ({"when": "loss > 1"}, "no layers are chosen"),
     ],
     ids=str,
 )
