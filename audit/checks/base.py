@@ -62,6 +62,9 @@ class Finding:
     sql: str | None = None
     #: For checks whose findings differ in severity; None means the check's own severity.
     severity: Severity | None = None
+    #: The check that reports the cause of this finding: if it fails with the same or a higher severity, this is only a note.
+    #: A check yields its other findings first, because those beyond the limit are not listed.
+    cause: str | None = None
 
 
 class Check(ABC):

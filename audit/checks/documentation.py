@@ -93,7 +93,7 @@ A check that has too few samples to decide is skipped, and says how many it need
 | `per_class_accuracy` | 95 % interval | classes (Bonferroni) | as many samples of a class as the interval needs |
 | `weak_segments` | p of 1 %, and a gap of 15 % | 20 segments (Holm) | 120 graded pictures |
 | `calibration` | two standard errors; p of 0.1 % for a class; e¹⁰ for the scale | classes (Holm) | 100 graded samples; 20 of a class; 10 wrong ones |
-| `class_order` | p of 0.1 % | pairs of classes (Bonferroni) | 5 samples of two classes; 10 samples |
+| `class_order` | p of 0.1 % in each split | pairs of classes (Bonferroni) | 5 samples of two classes; 10 samples; 30 with several labels |
 | `alignment` | p of 0.1 %, and a gain of 25 % | both neighbours (Holm) | 8 places where the label changes |
 | `missed_by_size` | p of 0.1 %, and a difference of 30 % | sizes (Holm) | 30 objects |
 | `lost_boxes`, `box_fit`, `mask_fit` | p of 0.1 %; three standard errors, and four times what boxes of another picture give | – | 20 boxes, 20 masks (`box_fit`, `mask_fit`) |

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
@@ -193,22 +193,49 @@ def judge(facts: RunFacts, setting: Setting, max_findings: int) -> CheckOutcome:
 
 
 def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) -> None:
-    """Lower a check to `info` if one that it `follows` failed, so that one cause is reported once.
+    """Lower a check, or single findings, to `info` if the check that reports their cause failed, so that one cause is reported once.
 
     An error becomes a note only if its cause is an error too, so that the build still fails.
     """
     failed = {outcome.check: outcome.severity for outcome in outcomes if outcome.status == "fail"}
     for outcome, setting in zip(outcomes, settings, strict=True):
-        weight = SEVERITIES.index(outcome.severity)
-        causes = [
-            name
-            for name in setting.check.follows
-            if name != outcome.check and SEVERITIES.index(failed.get(name, "info")) >= max(1, weight)
-        ]
-        if outcome.status == "fail" and weight and causes and setting.given_severity is None:
+        if outcome.status != "fail" or setting.given_severity is not None:
+            continue
+        causes = [name for name in setting.check.follows if _explains(failed, name, outcome.check, outcome.severity)]
+        if causes and SEVERITIES.index(outcome.severity):
             outcome.severity = "info"
             outcome.findings = [_without_severity(finding) for finding in outcome.findings]
             outcome.notes.append(f"probably a consequence of what {causes[0]} reports")
+        elif any(finding.cause for finding in outcome.findings):
+            _lower_findings(outcome, failed)
+
+
+def _explains(failed: Mapping[str, Severity], cause: str | None, check: str, severity: Severity) -> bool:
+    """Return whether a check failed that reports the cause of what another one reports with this severity."""
+    weight = SEVERITIES.index(failed.get(cause or "", "info"))
+    return cause != check and weight >= max(1, SEVERITIES.index(severity))
+
+
+def _lower_findings(outcome: CheckOutcome, failed: Mapping[str, Severity]) -> None:
+    """Lower the findings whose cause another check reports, and the outcome to what is left."""
+    made = [
+        replace(finding, severity="info")
+        if _explains(failed, finding.cause, outcome.check, finding.severity or outcome.severity)
+        else replace(finding, severity=finding.severity or outcome.severity)
+        for finding in outcome.findings
+    ]
+    causes = dict.fromkeys(
+        one.cause for one, own in zip(made, outcome.findings, strict=True) if one != own and one.severity == "info"
+    )
+    if not causes:
+        return
+    made.sort(key=lambda finding: -SEVERITIES.index(finding.severity or "info"))
+    outcome.findings = made
+    outcome.severity = made[0].severity or "info"
+    outcome.message = (
+        made[0].message if outcome.total == 1 else f"{outcome.total:,} findings, the first: {made[0].message}"
+    )
+    outcome.notes.append(f"partly a consequence of what {', '.join(map(str, causes))} reports")
 
 
 def _verdict(context: Context, setting: Setting, max_findings: int) -> _Verdict:

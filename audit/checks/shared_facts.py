@@ -93,6 +93,13 @@ class RunFacts:
         return not any(row["last"] != row["first"] or row["visits"] for row in self.epochs)
 
     @cached_property
+    def streams(self) -> list[str | None]:
+        """Return the splits whose datasets have no length: the place in a stream names no sample, as a later epoch may have another order."""
+        loaders = self.run.recipe.get("loaders")
+        listed = loaders if isinstance(loaders, list) else []
+        return [one.get("split") for one in listed if isinstance(one, dict) and one.get("length") is None]
+
+    @cached_property
     def root(self) -> str | None:
         """Return where the sources are, if they are files that are still there, or a bucket that can be read."""
         files = [row["file"] for row in self.epochs if row["file"] is not None]

@@ -29,6 +29,8 @@ class ClassRegressions(Check):
     question = "Did one class get worse than in the baseline?"
     statistic = "McNemar's exact test of the samples that turned wrong and right, Holm over the classes"
     assumes = "the same sources and labels in both runs"
+    # A model that is worse as a whole is worse in most classes.
+    follows = ("accuracy",)
     needs = ("model", "labels", "baseline")
     options = settings(
         significance=Option(0.01, "The probability of any false finding among all classes."),

@@ -32,7 +32,7 @@ class Losses(Check):
     statistic = "Wilcoxon's signed-rank test, with an effect of at least 0.2"
     assumes = "differences are symmetric if nothing changed"
     severity = "warning"
-    follows = ("pipeline_changed",)
+    follows = ("pipeline_changed", "accuracy")
     needs = ("model", "labels", "baseline")
     options = settings(
         significance=Option(0.001, "Report a change only if its probability under chance alone is below this."),

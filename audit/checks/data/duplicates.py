@@ -27,7 +27,11 @@ class Duplicates(Check):
         splits = [row["split"] for row in context.facts.epochs]
         apart = len(splits) > 1 and None not in splits
         alike = select_alike(context, "count(*) > 1", by=("split",) if apart else ())
-        for row in context.offenders(f"FROM {alike} WHERE place > 1"):
+        query = (
+            "SELECT *, coalesce(min(label) OVER content_rows <> max(label) OVER content_rows, false) AS conflicting "
+            f"FROM {alike} WINDOW content_rows AS (PARTITION BY content) QUALIFY place > 1"
+        )
+        for row in context.offenders(query, "conflicting, index"):
             yield Finding(
                 f"{row['source']} (index {row['index']}) has the same content as {row['first_source']} "
                 f"(index {row['first']}).",
@@ -38,4 +42,5 @@ class Duplicates(Check):
                 threshold=1,
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({row['first']}, {row['index']})",
+                cause="conflicting_labels" if row["conflicting"] else None,
             )

@@ -20,7 +20,8 @@ class Coverage(Check):
     question = "Is every sample recorded once, with each stage and its prediction?"
     rule = (
         "the rows of the tables are counted and joined by visit; a sampler draws too few if an epoch's draws, at least "
-        "half as many as there are samples, give at most a tenth of the different ones that they could"
+        "half as many as there are samples, give at most a tenth of the different ones that they could; a stream gives too few items if "
+        "another of its epochs gave more than twice as many"
     )
     assumes = "the sampler visits each sample (see the section on `coverage`)"
     options = settings(
@@ -29,6 +30,7 @@ class Coverage(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         yield from _find_missing(context)
+        yield from planned_draws.find_short_streams(context)
         yield from _find_repeated(context)
         yield from ranks.find_padding(context)
         yield from _stages(context)

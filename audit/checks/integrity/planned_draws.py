@@ -167,6 +167,29 @@ class _RankDraws:
         return self._context.rows(query, runs=self._names)
 
 
+def find_short_streams(context: Context) -> Iterable[Finding]:
+    """Report streams that gave nothing in an epoch, or less than half as many items as in another."""
+    for loader in context.run.recipe.get("loaders", ()):
+        passes = loader.get("streamed", ())
+        most = max((one["items"] for one in passes), default=0)
+        short = [one for one in passes if 2 * one["items"] < most]
+        if not short:
+            continue
+        least = min(short, key=lambda one: one["items"])
+        whose = f"of {loader['split']} " if loader["split"] else ""
+        given = f"only {least['items']:,} items" if least["items"] else "no item"
+        count = sum(one["last"] - one["first"] + 1 for one in short)
+        others = f", as in {count - 1:,} other epochs" if count > 1 else ""
+        yield Finding(
+            f"The stream {whose}gave {given} in epoch {least['first']}{others}, and {most:,} in the longest: is it a generator that "
+            "can be read once, or was it read to its end elsewhere?",
+            value=least["items"],
+            threshold=most,
+            sql=f"SELECT epoch, count(*) AS items FROM samples WHERE run_id = {context.run_literal} GROUP BY epoch ORDER BY epoch",
+            severity="warning" if least["items"] else None,
+        )
+
+
 def _make_dropped_finding(split: str, dropped: int, length: int, rows: str) -> Finding:
     said = "1 sample is" if dropped == 1 else f"{dropped:,} samples are"
     return Finding(

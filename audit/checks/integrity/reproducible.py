@@ -47,7 +47,7 @@ class Reproducible(Check):
         except (UsageError, DatasetError, PipelineError, ModelError) as error:
             raise Skip(f"the pipeline cannot be rebuilt: {error.message}") from error
         context.note(f"{replayed.checked} visits replayed")
-        for row in replayed.different:
+        for row in sorted(replayed.different, key=lambda row: row.reason.startswith("source ")):
             yield Finding(
                 f"{row.source} (index {row.index}) gives another output than was recorded, from {row.name} on: "
                 f"{row.reason}{f' ({row.detail})' if row.detail else ''}.",
@@ -57,6 +57,7 @@ class Reproducible(Check):
                 value=row.max_abs_diff,
                 threshold=0,
                 sql=context.evidence("stage_outputs", row.index, f"epoch = {row.epoch} AND visit = {row.visit}"),
+                cause="source_unchanged" if row.reason.startswith("source ") else None,
             )
 
     def _look_for_parts(self, context: Context) -> None:

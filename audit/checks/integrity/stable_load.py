@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Skip
 from audit.checks.context import Context
+from audit.store.sql_literal import literal
 
 
 class StableLoad(Check):
@@ -19,7 +20,10 @@ class StableLoad(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         if context.facts.has_single_visits:
             raise Skip("no sample was visited twice")
-        yield from _find_moving_labels(context)
+        known = _select_known(context)
+        if context.facts.streams and not context.value(f"SELECT count(*) FROM {known}"):
+            raise Skip("a stream may have another order in each epoch: the place in it names no sample")
+        yield from _find_moving_labels(context, known)
         stage = next((stage for stage in context.facts.stages if stage.stage == 0), None)
         if stage is None or stage.random:
             raise Skip("loading is random, or was not recorded")
@@ -27,17 +31,22 @@ class StableLoad(Check):
             "SELECT index, source, count(DISTINCT digest) AS different, count(*) AS visits, "
             "min(epoch) AS first, max(epoch) AS last "
             f"FROM (SELECT epoch, index, visit, digest FROM {context.outputs} WHERE stage = 0) "
-            f"JOIN (SELECT epoch, index, visit, split, source, source_digest FROM {context.samples}) "
+            f"JOIN (SELECT epoch, index, visit, split, source, source_digest FROM {known}) "
             "USING (epoch, index, visit) "
             # A visit that drew random numbers may have drawn them while it loaded.
             f"ANTI JOIN (SELECT epoch, index, visit FROM rng WHERE run_id = {context.run_literal}) "
             "USING (epoch, index, visit) "
             "GROUP BY split, index, source, source_digest HAVING count(DISTINCT digest) > 1"
         )
-        for row in context.offenders(query):
+        rows = context.offenders(query)
+        found, total = len(rows) + context.unlisted, context.value(f"SELECT count(*) FROM {context.items}")
+        several = context.has_one_cause(found, total)
+        for row in rows[:1] if several else rows:
+            context.unlisted = 0 if several else context.unlisted
+            which = f" So do {found - 1:,} others of {total:,}." if several else ""
             yield Finding(
                 f"{row['source']} (index {row['index']}) was loaded {row['visits']} times and gave {row['different']} "
-                "different values, without drawing random numbers: a stage may change it in place.",
+                f"different values, without drawing random numbers: a stage may change it in place.{which}",
                 index=row["index"],
                 source=row["source"],
                 stage=0,
@@ -47,11 +56,23 @@ class StableLoad(Check):
             )
 
 
-def _find_moving_labels(context: Context) -> Iterable[Finding]:
+def _select_known(context: Context) -> str:
+    """Return SQL for the visits whose index names the same sample in every epoch."""
+    if not context.facts.streams:
+        return context.samples
+    of_stream = " OR ".join(f"split IS NOT DISTINCT FROM {_text(split)}" for split in context.facts.streams)
+    return f"(FROM {context.samples} WHERE NOT (({of_stream}) AND starts_with(source, 'dataset://')))"
+
+
+def _text(split: str | None) -> str:
+    return "NULL" if split is None else literal(split)
+
+
+def _find_moving_labels(context: Context, visits: str) -> Iterable[Finding]:
     """Report samples whose label is another one in a later epoch."""
     query = (
         "SELECT split, index, source, count(DISTINCT label) AS different, min(label) AS one, max(label) AS other "
-        f"FROM {context.samples} WHERE label IS NOT NULL GROUP BY split, index, source HAVING count(DISTINCT label) > 1"
+        f"FROM {visits} WHERE label IS NOT NULL GROUP BY split, index, source HAVING count(DISTINCT label) > 1"
     )
     rows = context.offenders(query)
     total = context.value(f"SELECT count(*) FROM {context.items} WHERE label IS NOT NULL") if rows else 0

@@ -12,6 +12,8 @@ from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, se
 from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.significance import holm, normal_tails
+from audit.checks.shared.training_steps import is_trained
+from audit.split_names import is_evaluation
 from audit.store.plain_arrays import numbers_of
 from audit.store.read.rows import QueryRow
 
@@ -52,7 +54,7 @@ class Calibration(Check):
     assumes = "confidences spread over the bins"
     severity = "warning"
     # Where one class is never right, what is predicted instead of it is too sure.
-    follows = (*CAUSES_OF_ERRORS, "per_class_accuracy")
+    follows = (*CAUSES_OF_ERRORS, "accuracy", "per_class_accuracy")
     needs = ("model", "labels")
     options = settings(
         max=Option(0.1, "The largest expected calibration error that is allowed."),
@@ -64,6 +66,8 @@ class Calibration(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        if not context.narrowing.splits and _was_trained_meanwhile(context):
+            raise Skip("the model was trained between these predictions; record an evaluation split")
         bins = max(1, context.options["bins"])
         query = (
             f"SELECT least(floor(confidence * {bins}), {bins - 1})::INT AS bin, count(*) AS samples, "
@@ -158,6 +162,13 @@ class Calibration(Check):
                     threshold=context.options["max_class"],
                     sql=query,
                 )
+
+
+def _was_trained_meanwhile(context: Context) -> bool:
+    """Return whether the predictions are of samples that the run trained on, each by a model of other weights."""
+    splits = [row["split"] for row in context.facts.epochs]
+    judged = splits if context.judged_split is None else [context.judged_split]
+    return not any(map(is_evaluation, judged)) and is_trained(context)
 
 
 def best_temperature(logits: Array, labels: Array) -> tuple[float, float]:

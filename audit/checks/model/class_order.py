@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypedDict
 
-from audit.checks.base import Check, Finding, Option, settings
+from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.label_columns import find_changed_columns
 from audit.checks.shared.significance import binomial_tail
 from audit.class_names import show_class
+from audit.store.sql_literal import literal
 
 #: A swap is reported only where guessing would show it less often than this.
 _CHANCE_LIMIT = 0.001
@@ -28,16 +31,18 @@ class ClassOrder(Check):
     """Look for class names sorted as text, and for a permutation of classes that explains the predictions."""
 
     description = (
-        "Class names that are numbers in text order, or a permutation of classes that raises accuracy sharply."
+        "Class names that are numbers in text order, a permutation of classes that raises accuracy sharply, or, of several "
+        "labels, two exchanged, one inverted or all shifted."
     )
-    question = "Are classes swapped or shifted?"
+    question = "Are classes swapped or shifted, in all predictions or in one split?"
     statistic = (
         "binomial tail of the predictions that fit the other class, or the next one, times the number of pairs of "
         "classes; of a permutation of fewer than 5 samples for each class, Chernoff's bound of that tail, times the "
-        "number of permutations"
+        "number of permutations; where a sample has several labels, the correlation of predictions and targets: 0.5 with another "
+        "label, another row or inverted, and less than half of it as they are"
     )
     assumes = "predictions are independent"
-    needs = ("model", "labels")
+    needs = ("model",)
     # An input that is inverted or scaled otherwise turns classes into each other; a probe shows which it is.
     follows = ("probe",)
     options = settings(
@@ -46,9 +51,17 @@ class ClassOrder(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
+        if context.run.task == "multilabel":
+            yield from _judge_each_split(context, find_changed_columns)
+            return
+        if not any(row["labels"] for row in context.facts.epochs) or context.facts.regression:
+            raise Skip("the run has no labels that are classes")
         yield from _names(context)
+        yield from _judge_each_split(context, self._judge)
+
+    def _judge(self, context: Context, predictions: str, where: str) -> Iterable[Finding]:
         query = (
-            f"SELECT label, predicted, count(*) AS count FROM {context.predictions} "
+            f"SELECT label, predicted, count(*) AS count FROM {predictions} "
             "WHERE label >= 0 AND predicted IS NOT NULL GROUP BY label, predicted ORDER BY label, predicted"
         )
         rows = context.facts.typed_rows(PredictedClass, query)
@@ -58,18 +71,18 @@ class ClassOrder(Check):
         if len(labels) < 2:
             return
         before = sum(row["count"] for row in rows if row["label"] == row["predicted"]) / total
-        if shifted := _find_shift(context, rows, size, before, query):
+        if shifted := _find_shift(context, rows, size, before, query, where):
             yield shifted
             return
         reached = _count_possible_hits(rows) / total
         if size > 2_000 or not self._is_large(context, total, before, reached):
-            yield from _find_swaps(context, rows, query)
+            yield from _find_swaps(context, rows, query, where)
             return
         order = _best_order(rows, size)
         after = sum(row["count"] for row in rows if order[row["predicted"]] == row["label"]) / total
         enough = total >= 5 * len(labels) or _is_unlikely(rows, len(labels), after)
         if not enough or not self._is_large(context, total, before, after):
-            yield from _find_swaps(context, rows, query)
+            yield from _find_swaps(context, rows, query, where)
             return
         seen = {row["predicted"] for row in rows}
         moved = [(p, order[p]) for p in range(size) if order[p] != p and p in seen]
@@ -82,7 +95,7 @@ class ClassOrder(Check):
             f"{name} means {show_class(classes, q)}" for name, (_, q) in zip(named, moved[:5], strict=True)
         )
         yield Finding(
-            f"Accuracy would rise from {before:.1%} to {after:.1%} if classes were permuted: "
+            f"Accuracy would rise{where} from {before:.1%} to {after:.1%} if classes were permuted: "
             f"what is predicted as {listed}{' …' if len(moved) > 5 else ''}. "
             "The model was trained with another class order.",
             value=after,
@@ -95,6 +108,19 @@ class ClassOrder(Check):
         # If a model guesses, some permutation is better by chance; fewer samples make this more likely.
         gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
         return bool(gained and after >= context.options["permuted_accuracy"])
+
+
+def _judge_each_split(context: Context, judge: Callable[[Context, str, str], Iterable[Finding]]) -> Iterable[Finding]:
+    """Judge all predictions together, and where nothing is found those of each split: the classes of one alone may be wrong."""
+    found = list(judge(context, context.predictions, ""))
+    splits = [row["split"] for row in context.facts.epochs if row["split"] is not None]
+    for split in splits if len(splits) > 1 and not found else ():
+        keys = f"SELECT (epoch, index, visit) FROM samples WHERE run_id = {context.run_literal} AND split = {literal(split)}"
+        with contextlib.suppress(Skip):
+            found += judge(
+                context, f"(FROM {context.predictions} WHERE (epoch, index, visit) IN ({keys}))", f" in {split}"
+            )
+    yield from found
 
 
 def _count_possible_hits(rows: list[PredictedClass]) -> int:
@@ -127,7 +153,9 @@ def _is_unlikely(rows: list[PredictedClass], labels: int, share: float) -> bool:
     return math.lgamma(labels + 1) - tried * apart < math.log(_CHANCE_LIMIT)
 
 
-def _find_shift(context: Context, rows: list[PredictedClass], size: int, before: float, query: str) -> Finding | None:
+def _find_shift(
+    context: Context, rows: list[PredictedClass], size: int, before: float, query: str, where: str
+) -> Finding | None:
     """Return a finding if every class is predicted as its neighbour; few samples are enough to show it."""
     total = sum(row["count"] for row in rows)
     if size < 5 or total < 10:
@@ -140,7 +168,7 @@ def _find_shift(context: Context, rows: list[PredictedClass], size: int, before:
             if 2 * binomial_tail(round(share * total), total, 1 / size) >= _CHANCE_LIMIT:
                 continue
             return Finding(
-                f"Classes are shifted by one: {share:.0%} of {total:,} predictions are the class "
+                f"Classes are shifted by one{where}: {share:.0%} of {total:,} predictions are the class "
                 f"{'after' if step > 0 else 'before'} the label, such as {show_class(classes, step % size)} for "
                 f"{show_class(classes, 0)}, and {before:.0%} the label itself. Labels and outputs count from different "
                 "numbers, or one class was left out.",
@@ -151,7 +179,7 @@ def _find_shift(context: Context, rows: list[PredictedClass], size: int, before:
     return None
 
 
-def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Iterable[Finding]:
+def _find_swaps(context: Context, rows: list[PredictedClass], query: str, where: str) -> Iterable[Finding]:
     """Report pairs of classes that are predicted as each other, even if the total accuracy changes little."""
     counts = {(row["label"], row["predicted"]): row["count"] for row in rows}
     totals: dict[int, int] = {}
@@ -162,7 +190,9 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
     guess = 1 / max(2, len({row["predicted"] for row in rows}))
     large = sum(total >= 5 for total in totals.values())
     if large < 2:
-        context.note("swapped classes were not looked for: no two classes have 5 samples")
+        text = "swapped classes were not looked for: no two classes have 5 samples"
+        if text not in context.notes:
+            context.note(text)
     #: Of many pairs of classes some are taken for each other by chance.
     pairs = max(1, large * (large - 1) // 2)
     for (label, predicted), count in sorted(counts.items()):
@@ -177,7 +207,7 @@ def _find_swaps(context: Context, rows: list[PredictedClass], query: str) -> Ite
         # A model that guesses takes a few samples of two classes for each other by chance.
         if binomial_tail(count + other, totals[label] + totals[predicted], guess) * pairs < _CHANCE_LIMIT:
             yield Finding(
-                f"{show_class(classes, label)} and {show_class(classes, predicted)} are predicted as each other, in {count} of "
+                f"{show_class(classes, label)} and {show_class(classes, predicted)} are predicted as each other{where}, in {count} of "
                 f"{totals[label]} and {other} of {totals[predicted]} samples: the two classes are swapped.",
                 value=(count + other) / (totals[label] + totals[predicted]),
                 threshold=share,

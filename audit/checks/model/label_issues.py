@@ -14,6 +14,7 @@ import numpy as np
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.content import select_alike
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training_steps import is_trained
@@ -86,7 +87,8 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
     rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
     context.name(rows)
     classes = context.run.classes
-    for row in rows:
+    conflicting = _list_conflicting(context) if rows else set()
+    for row in sorted(rows, key=lambda row: (row["epoch"], row["index"], row["visit"]) in conflicting):
         label, given = (show_class(classes, n) for n in (row["label"], row["predicted"]))
         yield Finding(
             f"{row['source']} (index {row['index']}) is labelled {label} (probability {row['own']:.1%}), "
@@ -97,7 +99,19 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
             threshold=row["other"],
             sql=context.evidence("predictions", row["index"]),
             severity=None if sure else "info",
+            cause="conflicting_labels" if (row["epoch"], row["index"], row["visit"]) in conflicting else None,
         )
+
+
+def _list_conflicting(context: Context) -> set[tuple[int, int, int]]:
+    """Return the visits whose content has other labels elsewhere."""
+    alike = select_alike(context, "min(label) <> max(label)")
+    items = f"SELECT DISTINCT split, index, source FROM {alike} LIMIT {context.most}"
+    rows = context.rows(
+        f"SELECT s.epoch, s.index, s.visit FROM {context.samples} s SEMI JOIN ({items}) i "
+        "ON s.index = i.index AND s.source = i.source AND s.split IS NOT DISTINCT FROM i.split"
+    )
+    return {(row["epoch"], row["index"], row["visit"]) for row in rows}
 
 
 def _select_judged(context: Context) -> str:

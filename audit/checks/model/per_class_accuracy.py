@@ -20,7 +20,7 @@ class PerClassAccuracy(Check):
     statistic = "Wilson's 95 % interval of its accuracy, with Bonferroni's correction for the number of classes"
     assumes = "independent samples"
     severity = "warning"
-    follows = (*CAUSES_OF_ERRORS, "class_regressions")
+    follows = (*CAUSES_OF_ERRORS, "accuracy", "class_regressions")
     needs = ("model", "labels")
     options = settings(
         min=Option(None, "The accuracy of every class must be at least this.", kind=float),

@@ -43,7 +43,7 @@ class WeakSegments(Check):
     statistic = "two rates (z test), Holm over 20 quarters"
     assumes = "independent samples"
     severity = "warning"
-    follows = CAUSES_OF_ERRORS
+    follows = (*CAUSES_OF_ERRORS, "accuracy")
     needs = ("model", "labels", "pictures")
     options = settings(
         gap=Option(0.15, "Report a segment whose accuracy is lower than that of the others by at least this."),

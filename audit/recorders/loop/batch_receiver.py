@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 
+from torch.utils.data import IterableDataset
+
 from audit.recorders.activity import Activity
 from audit.recorders.envelope import RecordedBatch
 from audit.recorders.loop.batch_intake import BatchIntake, order_targets
@@ -106,10 +108,14 @@ class BatchReceiver:
 
     def finish_pass(self, loader: LoaderRecording, iteration: Iteration) -> None:
         """Note that a pass over a loader has come to its end."""
-        if self._state.is_open and iteration.draws is not None:
-            with self._state.guard():
-                draws, iteration.draws = iteration.draws, None
-                self._draws.add_pass(self._state.run, id(loader), iteration.epoch, draws)
+        if not self._state.is_open or iteration.is_done:
+            return
+        iteration.is_done = True
+        with self._state.guard():
+            if iteration.draws is not None:
+                self._draws.add_pass(self._state.run, id(loader), iteration.epoch, iteration.draws)
+            elif isinstance(loader.base.dataset, IterableDataset):
+                self._draws.add_stream(self._state.run, id(loader), iteration.epoch, iteration.arrived)
 
     def note_failure(self, error: BaseException) -> None:
         """Note that a loader raised by itself: a worker died, or took too long."""

@@ -118,6 +118,19 @@ class ExpectedDraws:
         known[place] = known[place] | {"passes": passes}
         run.recipe = run.recipe | {"loaders": known}
 
+    def add_stream(self, run: Run, key: int, epoch: int, items: int) -> None:
+        """Add how many items a stream gave in a pass that has come to its end."""
+        known = _loaders(run)
+        place = self._places[key]
+        streamed = list(known[place].get("streamed", ()))
+        last = streamed[-1] if streamed else None
+        if last is not None and last["items"] == items and last["last"] + 1 == epoch:
+            streamed[-1] = last | {"last": epoch}
+        else:
+            streamed.append({"first": epoch, "last": epoch, "items": items})
+        known[place] = known[place] | {"streamed": streamed}
+        run.recipe = run.recipe | {"loaders": known}
+
 
 def _loaders(run: Run) -> list[dict[str, Any]]:
     return list(run.recipe.get("loaders", ()))

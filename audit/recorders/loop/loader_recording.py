@@ -43,6 +43,8 @@ class Iteration:
     arrived: int = 0
     #: What it is to draw, where that is known.
     draws: Draws | None = None
+    #: Whether it came to its end.
+    is_done: bool = False
 
 
 class Receiver(Protocol):

@@ -1,0 +1,236 @@
+"""Loops of unusual shape: streams, several labels, splits with other classes, training; each fault with its clean twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from audit.api import record
+from audit.checks.report import CheckOutcome, Report
+from audit.checks.runner import run_checks
+
+COUNT = 200
+
+
+def tables(seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of three classes that lie apart."""
+    labels = torch.arange(COUNT) % 3
+    noise = torch.randn(COUNT, 3, generator=torch.Generator().manual_seed(seed))
+    return noise * 0.3 + 2 * functional.one_hot(labels, 3), labels
+
+
+class Stream(IterableDataset[Any]):
+    """Rows in the order in which they come: another one in each epoch, or from a generator that is read once."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.epoch = 0
+        self.rows = self.read()
+
+    def read(self) -> Iterator[tuple[Tensor, int]]:
+        rows, labels = tables(0)
+        order = np.random.default_rng(self.epoch).permutation(COUNT) if self.kind != "ordered" else range(COUNT)
+        for n in order:
+            yield rows[n], int(labels[n])
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        if self.kind == "read once":
+            return self.rows
+        self.epoch += 1
+        return self.read()
+
+
+def judge(place: Path, loaders: dict[str, Any], model: nn.Module | None = None, *, epochs: int = 1) -> Report:
+    with record(place / "lineage") as run, torch.no_grad():
+        recorded = run.model(model.eval()) if model is not None else None
+        given = {split: run.loader(loader, split=split) for split, loader in loaders.items()}
+        for _ in run.epochs(epochs):
+            for loader in given.values():
+                for batch in loader:
+                    if recorded is not None:
+                        recorded(batch[0])
+    return run_checks(place / "lineage", record=False)
+
+
+def failing(report: Report) -> dict[str, CheckOutcome]:
+    """What is reported as a warning or an error, but for changes that audit did not see."""
+    found = {one.check: one for one in report.outcomes if one.status in ("fail", "error") and one.severity != "info"}
+    found.pop("stage_coverage", None)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "ordered"])
+def test_a_stream_with_another_order_in_each_epoch_is_no_finding(tmp_path: Path, kind: str) -> None:
+    assert not failing(judge(tmp_path, {"train": DataLoader(Stream(kind), 20)}, epochs=2))
+
+
+def test_a_stream_that_is_read_once_is_found(tmp_path: Path) -> None:
+    found = failing(judge(tmp_path, {"train": DataLoader(Stream("read once"), 20)}, epochs=3))
+    assert list(found) == ["coverage"]
+    (finding,) = found["coverage"].findings
+    assert finding.message.startswith(
+        "The stream of train gave no item in epoch 1, as in 1 other epochs, and 200 in the longest"
+    )
+
+
+def test_a_stream_that_the_loop_stops_is_no_finding(tmp_path: Path) -> None:
+    with record(tmp_path / "lineage") as run:
+        loader = run.loader(DataLoader(Stream("shuffled"), 20), split="train")
+        for epoch in run.epochs(2):
+            for number, _ in enumerate(loader):
+                if epoch and number == 1:
+                    break
+    assert not failing(run_checks(tmp_path / "lineage", record=False))
+
+
+class Identity(nn.Module):
+    """Answers with its input, as logits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 4 * x
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_classes_of_one_split_in_another_order_are_found_there(tmp_path: Path, changed: bool) -> None:
+    rows, labels = tables(1)
+    other = (labels + 2) % 3 if changed else labels
+    loaders = {
+        "train": DataLoader(TensorDataset(*tables(0)), 20),
+        "test": DataLoader(TensorDataset(rows, other), 20),
+    }
+    found = failing(judge(tmp_path, loaders, Identity()))
+    assert list(found) == ["class_order"] * changed
+    if changed:
+        assert found["class_order"].message.startswith("Accuracy would rise in test from ")
+
+
+def several_labels(seed: int) -> tuple[Tensor, Tensor]:
+    scores = torch.randn(COUNT, 5, generator=torch.Generator().manual_seed(seed))
+    return scores, (
+        scores + 0.2 * torch.randn(scores.shape, generator=torch.Generator().manual_seed(seed + 9)) > 0
+    ).float()
+
+
+def invert(targets: Tensor) -> Tensor:
+    changed = targets.clone()
+    changed[:, 2] = 1 - changed[:, 2]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda targets: targets[:, [1, 0, 2, 3, 4]], "The labels 0 and 1 are exchanged in test"),
+        (lambda targets: targets.roll(1, 0), "Targets are shifted by one row in test: the predictions fit the labels of the sample after"),
+        (invert, "The label 2 is inverted in test"),
+        (lambda targets: targets, None),
+    ],
+)  # fmt: skip
+def test_several_labels_that_do_not_fit_are_found(tmp_path: Path, change: Any, says: str | None) -> None:
+    scores, targets = several_labels(1)
+    loaders = {
+        "train": DataLoader(TensorDataset(*several_labels(0)), 20),
+        "test": DataLoader(TensorDataset(scores, change(targets)), 20),
+    }
+    found = failing(judge(tmp_path, loaders, Identity()))
+    assert list(found) == ["class_order"] * (says is not None)
+    assert says is None or found["class_order"].message.startswith(says)
+
+
+def test_several_labels_that_go_together_are_no_finding(tmp_path: Path) -> None:
+    """One label is nearly always there with another, and a third is never predicted."""
+    scores, targets = several_labels(0)
+    targets[:, 1], scores[:, 1] = targets[:, 0], scores[:, 0] + 0.1
+    scores[:, 3] = -5
+    loader = DataLoader(TensorDataset(scores, targets), 20)
+    assert "class_order" not in failing(judge(tmp_path, {"test": loader}, Identity()))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_model_that_is_still_trained_is_not_judged_by_its_confidence(tmp_path: Path, split: str) -> None:
+    rows, labels = tables(0)
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with record(tmp_path / "lineage") as run:
+        recorded = run.model(model)
+        loader = run.loader(DataLoader(TensorDataset(rows, labels), 20), split="train")
+        for _ in run.epochs(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                functional.cross_entropy(recorded(x), y).backward()
+                optimizer.step()
+        if split == "test":
+            model.eval()
+            for x, _ in run.loader(DataLoader(TensorDataset(*tables(1)), 20), split="test"):
+                recorded(x)
+    outcome = run_checks(tmp_path / "lineage", only=["calibration"], record=False).outcome("calibration")
+    if split == "train":
+        assert [outcome.status, outcome.message] == [
+            "skip", "the model was trained between these predictions; record an evaluation split"
+        ]  # fmt: skip
+    else:
+        assert outcome.status == "fail"
+
+
+class StaleRows(Dataset[Any]):
+    """Rows of which some are read at the index before them, so that one content has several labels."""
+
+    def __init__(self, stale: int) -> None:
+        self.rows, self.labels = tables(0)
+        self.stale = stale
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index - (0 < index % 10 <= self.stale) * (index % 10)], int(self.labels[index])
+
+
+@pytest.mark.parametrize("stale", [2, 0])
+def test_content_with_several_labels_is_not_also_a_duplicate(tmp_path: Path, stale: int) -> None:
+    report = judge(tmp_path, {"test": DataLoader(StaleRows(stale), 20)}, Identity())
+    # A fifth of the labels is wrong, so that the model is too sure.
+    assert list(failing(report)) == ["conflicting_labels", "calibration"] * bool(stale)
+    if stale:
+        duplicates = report.outcome("duplicates")
+        assert [duplicates.severity, duplicates.total] == ["info", 40]
+        assert "consequence of what conflicting_labels reports" in duplicates.notes[-1]
+
+
+def test_content_with_the_same_label_twice_stays_a_duplicate(tmp_path: Path) -> None:
+    rows, labels = tables(0)
+    rows[:6] = rows[100].clone()
+    rows[6:9] = rows[103].clone()
+    labels[:6], labels[6:9], labels[103] = labels[100], labels[103], 2
+    labels[6] = 1
+    report = judge(tmp_path, {"test": DataLoader(TensorDataset(rows, labels), 20)})
+    outcome = report.outcome("duplicates")
+    assert outcome.severity == "warning"
+    assert [finding.severity for finding in outcome.findings] == ["warning"] * 6 + ["info"] * 3
+
+
+def test_a_file_that_is_gone_is_reported_once(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from audit.api import run as run_dataset
+
+    for number in range(6):
+        folder = tmp_path / "data" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    run_dataset(tmp_path / "data", store=tmp_path / "lineage")
+    for file in (tmp_path / "data" / "0").iterdir():
+        file.unlink()
+    report = run_checks(tmp_path / "lineage", only=["source_unchanged", "reproducible"], record=False)
+    assert report.outcome("source_unchanged").severity == "error"
+    replayed = report.outcome("reproducible")
+    assert [replayed.status, replayed.severity] == ["fail", "info"]
