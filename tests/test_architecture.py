@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,6 +195,16 @@ REACHING = {
     "recorders.stages.drawn_parameters": {"self._stage.__dict__.pop"},
     "store.write.writer": {"self._manifest.parts.extend"},
 }
+
+
+def test_every_name_that_a_module_offers_is_there() -> None:
+    missing = []
+    for module, path in modules():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                loaded = importlib.import_module(f"audit.{module.removesuffix('__init__')}".rstrip("."))
+                missing += [f"{module}.{name}" for name in loaded.__all__ if not hasattr(loaded, name)]
+    assert missing == []
 
 
 def test_no_call_reaches_through_two_objects() -> None:

@@ -42,7 +42,7 @@ from audit.sources.base import (
     dataset_digest,
     recognise_dataset,
 )
-from audit.sources.decode import pil_rgb_loader, sample_suffixes
+from audit.sources.decode import sample_suffixes
 from audit.sources.files import missing_path, to_printable
 
 __all__ = [
@@ -54,8 +54,6 @@ __all__ = [
     "TextDataset",
     "dataset_digest",
     "open_dataset",
-    "pil_rgb_loader",
-    "printable",
 ]
 
 # In the order of recognition: kinds with a prefix first, and the flat folder after the class folders.
@@ -79,13 +77,10 @@ def open_dataset(
     *,
     transform: Transform | None = None,
     target_transform: Transform | None = None,
-    rgb: bool = False,
-    kind: str | None = None,
 ) -> Any:
     """Return the map-style dataset that `spec` names; raise DatasetError with a hint if it cannot be used.
 
-    Pictures come in their own mode, or all in RGB with `rgb`. `kind`, one of the names in `SOURCES`, decides if
-    `spec` could name datasets of two kinds.
+    Pictures come in their own mode.
     """
     text, found = recognise_dataset(os.fspath(spec))
     if not text:
@@ -96,12 +91,7 @@ def open_dataset(
         raise DatasetError(
             "The dataset's name contains a NUL byte, which no path can have.", hint="Check how the name is built."
         )
-    options = Options(transform, target_transform, rgb)
-    if kind is not None:
-        chosen = SOURCES.get(kind)
-        if chosen in (class_folders, flat_folder, manifest, text_file, tensors) and not os.path.exists(text):
-            raise missing_path(text)
-        return chosen.open_source(text, options)
+    options = Options(transform, target_transform)
     if found is not None:
         return found.open_source(text, options)
     if not os.path.exists(text):

@@ -42,7 +42,6 @@ class Options:
 
     transform: Transform | None = None
     target_transform: Transform | None = None
-    rgb: bool = False
 
 
 class DatasetKind(Protocol):
@@ -95,7 +94,6 @@ class FileDataset:
         self.classes = classes
         self.transform = options.transform
         self.target_transform = options.target_transform
-        self.rgb = options.rgb
         self.texts = texts
         self.notes = tuple(notes)
         self._names = names if isinstance(names, PackedNames) else PackedNames(names)
@@ -167,7 +165,7 @@ class FileDataset:
 
     def loader(self, data: bytes) -> Any:
         """Decode the bytes (stage 0): return a picture, array or text."""
-        return data.decode("utf-8") if self.texts else decode_sample(data, rgb=self.rgb)
+        return data.decode("utf-8") if self.texts else decode_sample(data)
 
     def listing(self) -> Iterator[tuple[bytes, int | None, int]]:
         """Yield (name, label, size) of every sample in order of name, without reading the files."""

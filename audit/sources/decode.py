@@ -49,11 +49,6 @@ def decode_picture(data: bytes) -> Image.Image:
     return picture
 
 
-def pil_rgb_loader(data: bytes) -> Image.Image:
-    """Return the picture in RGB, as torchvision's default loader does."""
-    return decode_picture(data).convert("RGB")
-
-
 def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]:
     """Return the array of a .npy file; raise ValueError if it holds Python objects."""
     import numpy as np
@@ -62,8 +57,8 @@ def decode_array(data: bytes) -> numpy.ndarray[tuple[int, ...], numpy.dtype[nump
     return array
 
 
-def decode_sample(data: bytes, *, rgb: bool = False) -> object:
+def decode_sample(data: bytes) -> object:
     """Return a picture or an array, depending on the first bytes."""
     if data.startswith(_ARRAY_MAGIC):
         return decode_array(data)
-    return pil_rgb_loader(data) if rgb else decode_picture(data)
+    return decode_picture(data)

@@ -78,7 +78,7 @@ class MaskedPictures(AnnotatedPictures):
         path = self._mask_path(index)
         if path is None:
             raise FileNotFoundError("the picture has no mask of the same name")
-        found: Any = decode_sample(read_file(path), rgb=False)
+        found: Any = decode_sample(read_file(path))
         if getattr(found, "mode", "L") not in _MODES:
             raise ValueError(f"its mask is a picture of mode {found.mode}, and not one of class numbers")
         numbers = np.asarray(found)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image, UnidentifiedImageError
 
+from audit.models.presets import ConvertRGB
 from audit.picture_formats import picture_formats
-from audit.sources import FileDataset, open_dataset, pil_rgb_loader
+from audit.sources import FileDataset, open_dataset
 from audit.sources.decode import decode_picture, decode_sample, sample_suffixes
 from audit.sources.files import FolderOpener, open_file
 
@@ -63,13 +64,13 @@ def test_sixteen_bits_stay_sixteen_bits() -> None:
     assert np.array_equal(np.asarray(value), ramp)
 
 
-def test_rgb_loader_equals_torchvisions(tmp_path: Path) -> None:
+def test_the_conversion_to_rgb_equals_torchvisions(tmp_path: Path) -> None:
     from torchvision.datasets.folder import default_loader
 
     for mode in ("L", "RGBA", "RGB"):
         (tmp_path / "a.png").write_bytes(encoded(noise(mode)))
         theirs = default_loader(str(tmp_path / "a.png"))
-        ours = pil_rgb_loader((tmp_path / "a.png").read_bytes())
+        ours = ConvertRGB()(decode_picture((tmp_path / "a.png").read_bytes()))
         assert (ours.mode, ours.tobytes()) == (theirs.mode, theirs.tobytes())
 
 

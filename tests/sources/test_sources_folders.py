@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from audit.errors import DatasetError, UsageError
-from audit.sources import FileDataset, dataset_digest, open_dataset
+from audit.models.presets import ConvertRGB
+from audit.sources import SOURCES, FileDataset, Options, dataset_digest, open_dataset
 from audit.sources.decode import sample_suffixes
 from audit.sources.files import PackedNames, raw_of, to_printable
 from audit.sources.scan import scan
@@ -110,13 +111,13 @@ def test_flat_folder_is_unlabelled(tmp_path: Path) -> None:
         dataset[2]
 
 
-def test_kind_settles_what_is_meant(tmp_path: Path) -> None:
+def test_a_kind_is_opened_by_its_name(tmp_path: Path) -> None:
     picture(tmp_path / "a" / "1.png")
-    assert open_dataset(tmp_path, kind="flat-folder").label(0) is None
+    assert SOURCES.get("flat-folder").open_source(str(tmp_path), Options()).label(0) is None
     with pytest.raises(UsageError, match="flat-folder"):
-        open_dataset(tmp_path, kind="flat-foldr")
+        SOURCES.get("flat-foldr")
     with pytest.raises(DatasetError, match="There is no"):
-        open_dataset(tmp_path / "b", kind="flat-folder")
+        open_dataset(tmp_path / "b")
 
 
 def test_folders_of_texts(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_transforms_are_looked_up_at_call_time_and_survive_pickling(tmp_path: Pa
     dataset.__dict__["target_transform"] = None
     assert dataset[0] == ("value", 0)
     assert seen == [0, os.path.getsize(tmp_path / "a" / "1.png"), 7]
-    assert open_dataset(tmp_path, rgb=True)[0][0].mode == "RGB"
+    assert open_dataset(tmp_path, transform=ConvertRGB())[0][0].mode == "RGB"
 
 
 HOSTILE = [
