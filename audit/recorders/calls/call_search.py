@@ -128,13 +128,13 @@ class CallSearch:
                 if (function := unwrap(vars(base).get(name))) is not None:
                     self._bodies.append((function, is_library(function)))
 
-    def _add(self, function: FunctionType | None, *, look_inside: bool = True) -> None:
+    def _add(self, function: FunctionType | None) -> None:
         if function is None or hasattr(function, "_audit_stage"):
             # A function under `@audit.stage` reports its own calls.
             return
         if is_observable(function):
             self.functions.setdefault(id(function), function)
-        if look_inside and not is_library(function):
+        if not is_library(function):
             self._bodies.append((function, False))
 
     # -- code ------------------------------------------------------------------------------------

@@ -60,17 +60,19 @@ class Answer:
         return as_rows(row, self.columns, self.rows)
 
 
+#: So many queries run at the same time.
+_MOST_QUERIES = 2
+
+
 class Sandbox:
     """Confined queries over one store. Starts its process at the first query; `close` ends it."""
 
-    def __init__(
-        self, location: str, *, seconds: float = 20.0, memory: int = 2 * 2**30, at_once: int = 2, landlock: bool = True
-    ) -> None:
+    def __init__(self, location: str, *, seconds: float = 20.0, memory: int = 2 * 2**30, landlock: bool = True) -> None:
         path = local_path(location)
         self.location = location if path is None else os.path.abspath(path)
         self.seconds = seconds
         self._settings = {"location": self.location, "seconds": seconds, "memory": memory, "landlock": landlock}
-        self._slots = threading.BoundedSemaphore(at_once)
+        self._slots = threading.BoundedSemaphore(_MOST_QUERIES)
         self._lock = threading.Lock()
         self._checking = threading.Lock()
         self._fork_server: subprocess.Popen[bytes] | None = None
