@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -260,3 +261,16 @@ def test_outputs_without_a_class_are_named_by_their_numbers(tmp_path: Path) -> N
     assert "output 5 means 5, output 6 means 6, output 7 means 7" in found.message
     (head,) = outcome_of(store, "head").findings
     assert head.severity is None
+
+
+@pytest.mark.parametrize("sigma", [1.2, (0.4, 1.2)])
+def test_a_blur_of_one_strength_draws_nothing(tmp_path: Path, sigma: Any) -> None:
+    """Its class is random, and its settings leave it one value."""
+    made = world()
+    made.stage(1).update(
+        random=True, name="GaussianBlur", parameters=json.dumps({"sigma": np.resize(sigma, 2).tolist()})
+    )
+    for row in made.outputs(1):
+        row["params"] = json.dumps({"sigma": [1.2000000476837158] * 2})
+    outcome = outcome_of(made.write(tmp_path / "lineage"), "augmentation")
+    assert (outcome.status == "pass") == (sigma == 1.2), outcome.message

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
+from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
@@ -16,6 +18,10 @@ from audit.split_names import EVALUATION
 _CONTINUOUS = r"\d\.\d{5,}"
 #: The rate of a stage may be above its p by this much, and below it by twice as much.
 _NEAR = 0.05
+
+
+#: Numbers are equal if they differ by at most this share: a single precision has seven digits.
+_SAME = 1e-6
 
 
 class Augmentation(Check):
@@ -44,6 +50,8 @@ class Augmentation(Check):
         for stage in context.facts.stages:
             rows = f"(FROM {context.outputs} WHERE stage = {stage.stage})"
             if stage.stage not in context.stage_numbers or not (stage.random or _acts_sometimes(context, stage, rows)):
+                continue
+            if _draws_one_value(context, stage, rows):
                 continue
             yield from self._check_rate(context, stage, rows)
             yield from self._check_workers(context, stage, rows)
@@ -212,3 +220,23 @@ def _probability(parameters: str | None) -> float | None:
     except ValueError:
         return None
     return float(p) if isinstance(p, (int, float)) and 0 < p < 1 else None
+
+
+def _draws_one_value(context: Context, stage: Stage, rows: str) -> bool:
+    """Return whether a stage is random by its class alone: the range that its settings give for its draws is one value."""
+    found = context.rows(f"SELECT count(DISTINCT params) AS draws, any_value(params) AS params FROM {rows}")[0]
+    if found["draws"] != 1:
+        return False
+    drawn = _list_numbers(json.loads(found["params"]))
+    given = _list_numbers(json.loads(stage.parameters or "null"), is_setting=True)
+    return bool(drawn) and all(any(math.isclose(one, other, rel_tol=_SAME) for other in given) for one in drawn)
+
+
+def _list_numbers(value: Any, *, is_setting: bool = False) -> list[float]:
+    """Return the numbers in a value that was JSON; of settings without those of a range from one number to another."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return [float(value)]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    found = [number for part in parts for number in _list_numbers(part, is_setting=is_setting)]
+    is_range = is_setting and isinstance(value, list) and len(set(found)) > 1
+    return [] if is_range else found
