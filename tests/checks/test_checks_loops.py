@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from audit.api import record
@@ -234,3 +235,34 @@ def test_a_file_that_is_gone_is_reported_once(tmp_path: Path) -> None:
     assert report.outcome("source_unchanged").severity == "error"
     replayed = report.outcome("reproducible")
     assert [replayed.status, replayed.severity] == ["fail", "info"]
+
+
+class Sentences(Dataset[Any]):
+    """Sequences of which most batches have one of the greatest length."""
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> Any:
+        length = 20 if index % 12 == 0 and index != 120 else 5 + index % 14
+        return torch.arange(1, length + 1), torch.arange(1, length + 1) % 4
+
+
+def pad(items: list[Any]) -> Any:
+    return pad_sequence([x for x, _ in items], batch_first=True), pad_sequence([y for _, y in items], batch_first=True)
+
+
+def test_a_batch_that_is_padded_less_than_most_is_no_finding(tmp_path: Path) -> None:
+    report = judge(tmp_path, {"train": DataLoader(Sentences(), 12, collate_fn=pad)})
+    assert report.outcome("stage_contract").status == "pass"
+
+
+@pytest.mark.parametrize(("number", "share", "found"), [(-1, 4, 0), (-100, 4, 0), (-1, 60, 1), (None, 1, 1)])
+def test_samples_without_a_label_are_not_classes(tmp_path: Path, number: int | None, share: int, found: int) -> None:
+    """A number that many samples have beside all classes stands for no label; labels that are one too low do not."""
+    rows, labels = tables(0)
+    given = labels - 1 if number is None else torch.where(torch.arange(COUNT) % share == 0, number, labels)
+    loader = DataLoader(TensorDataset(rows, given), 20)
+    report = judge(tmp_path, {"train": loader}, Identity())
+    assert report.outcome("label_range").total == found * (1 if number is None else 4)
+    assert report.outcome("class_balance").status == "pass"

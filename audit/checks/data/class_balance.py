@@ -26,7 +26,7 @@ class ClassBalance(Check):
         query = (
             "SELECT split, label, any_value(label_name) AS label_name, count(*) AS samples, "
             f"max(count(*)) OVER (PARTITION BY split) AS most, sum(count(*)) OVER (PARTITION BY split) AS total "
-            f"FROM {context.items} WHERE label IS NOT NULL GROUP BY split, label"
+            f"FROM {context.items} WHERE label >= 0 GROUP BY split, label"
         )
         ratio, least = context.options["ratio"], context.options["samples"]
         small = f"FROM ({query}) WHERE most > {ratio} * samples AND total >= {least}"
