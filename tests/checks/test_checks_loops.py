@@ -266,3 +266,28 @@ def test_samples_without_a_label_are_not_classes(tmp_path: Path, number: int | N
     report = judge(tmp_path, {"train": loader}, Identity())
     assert report.outcome("label_range").total == found * (1 if number is None else 4)
     assert report.outcome("class_balance").status == "pass"
+
+
+def waves(quiet: float) -> Tensor:
+    """Sounds, of which every fifth is louder or quieter by a factor."""
+    tones = torch.sin(torch.arange(50.0)[None] * torch.linspace(0.1, 1, COUNT)[:, None])
+    loud = 0.2 + 0.6 * torch.rand(COUNT, 1, generator=torch.Generator().manual_seed(0))
+    return tones * loud * torch.where(torch.arange(COUNT) % 5 == 0, quiet, 1.0)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("factor", "scale"), [(32768.0, "32,768"), (255.0, "255"), (1.0, ""), (1e-4, ""), (3000.0, "")]
+)
+def test_a_group_of_sounds_that_was_not_scaled_is_found(tmp_path: Path, factor: float, scale: str) -> None:
+    """Silence, or another loudness, has a factor of its own."""
+    report = judge(tmp_path, {"train": DataLoader(TensorDataset(waves(factor)), 20)})
+    outcome = report.outcome("odd_scale")
+    assert [outcome.status, outcome.total] == (["fail", 1] if scale else ["pass", 0])
+    assert outcome.message.startswith(f"40 of 200 samples have values about {scale} times as large") or not scale
+
+
+def test_a_split_that_was_not_scaled_is_left_to_the_comparison_of_splits(tmp_path: Path) -> None:
+    loaders = {
+        name: DataLoader(TensorDataset(waves(1.0) * factor), 20) for name, factor in (("train", 1), ("test", 255))
+    }
+    assert judge(tmp_path, loaders).outcome("odd_scale").status == "pass"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context, OutputProfile
@@ -12,6 +15,10 @@ from audit.checks.context import Context, OutputProfile
 _QUANTILE, _PLACE = 0.95, 1.645
 #: So many standard deviations of the logarithms lie between the median and what is odd: heavy tails are not.
 _DEVIATIONS = 8
+#: Factors by which formats differ: 8, 16, 24 and 32 bits instead of fractions. A group of samples has one of them, but for so much.
+_SCALES, _NEAR = (255, 32_768, 65_535, 8_388_608, 2_147_483_648), 1.25
+#: The least share of the samples that is a group, and how many samples are compared.
+_LEAST_GROUP, _MOST_COMPARED = 0.03, 20_000
 
 
 class OddScale(Check):
@@ -21,9 +28,10 @@ class OddScale(Check):
     question = "Does a sample have values many times as large as all others?"
     statistic = (
         "the largest absolute value of each sample: 20 times the 95 % quantile of its stage, and 8 standard deviations "
-        "of the logarithms above the median"
+        "of the logarithms above the median; of a larger group, a median 255 times that of the others, or another factor "
+        "of a format of 16, 24 or 32 bits, and a gap that is wider than each group"
     )
-    assumes = "at most 5 % are odd"
+    assumes = "at most 5 % are odd, or a group is not scaled"
     severity = "warning"
     options = settings(
         times=Option(20.0, "Report values that exceed the 95 % quantile this many times."),
@@ -34,7 +42,8 @@ class OddScale(Check):
         numbers = [row for row in context.profile if _is_float(row["kind"], row["dtype"])]
         if not numbers:
             raise Skip("no stage returned float tensors or arrays")
-        times, reported = context.options["times"], set()
+        times: float = context.options["times"]
+        reported: set[tuple[int, int, int]] = set()
         most = max(row["visits"] for row in numbers)
         if most < context.options["samples"]:
             raise Skip(f"a stage has {most} outputs; at least {context.options['samples']} are needed")
@@ -49,6 +58,9 @@ class OddScale(Check):
             )
             if usual["outputs"] < context.options["samples"]:
                 continue
+            if not reported and (group := _find_unscaled_group(context, stage, spans, usual["outputs"])) is not None:
+                yield group
+                return
             middle, high = usual["middle"], usual["high"]
             limit = find_limit(middle, high, times)
             for row in context.offenders(f"FROM ({spans}) WHERE largest > {limit}", order="largest DESC, index"):
@@ -65,6 +77,46 @@ class OddScale(Check):
                     threshold=limit,
                     sql=context.evidence("stage_outputs", row["index"], f"stage = {stage}"),
                 )
+
+
+def _find_unscaled_group(context: Context, stage: int, spans: str, outputs: int) -> Finding | None:
+    """Return a finding if a part of the samples, and not only a few, has values larger by a factor that formats are scaled by."""
+    every = -(-outputs // _MOST_COMPARED)
+    rows = context.rows(
+        f"SELECT epoch, index, visit, largest, split FROM ({spans}) JOIN (SELECT epoch, index, visit, split FROM {context.samples}) "
+        f"USING (epoch, index, visit) WHERE index % {every} = 0 ORDER BY largest, index"
+    )
+    if len(rows) < context.options["samples"]:
+        return None
+    logs = np.log(np.array([row["largest"] for row in rows]))
+    place = int(np.argmax(np.diff(logs))) + 1
+    below, above = logs[:place], logs[place:]
+    if min(len(below), len(above)) < _LEAST_GROUP * len(logs) or logs[place] - logs[place - 1] < max(
+        map(_spread, (below, above))
+    ):
+        return None
+    factor = float(np.exp(np.median(above) - np.median(below)))
+    scale = next((one for one in _SCALES if 1 / _NEAR < factor / one < _NEAR), None)
+    # Another scale of a whole split is what `split_scale` and `split_drift` report.
+    if scale is None or not {row["split"] for row in rows[:place]} & {row["split"] for row in rows[place:]}:
+        return None
+    context.name(rows[place : place + 1])
+    first = rows[place]
+    return Finding(
+        f"{len(above):,} of {len(logs):,} samples have values about {scale:,} times as large as the others after {context.stage_name(stage)}, such as "
+        f"{first['source']} (index {first['index']}, up to {first['largest']:.4g}; the largest of the others has {rows[place - 1]['largest']:.4g}): were "
+        "they not scaled?",
+        index=first["index"],
+        source=first["source"],
+        stage=stage,
+        value=factor,
+        threshold=scale,
+        sql=f"FROM ({spans}) WHERE largest > {rows[place - 1]['largest']} ORDER BY index",
+    )
+
+
+def _spread(logs: np.ndarray[Any, Any]) -> float:
+    return float(np.quantile(logs, 0.95) - np.quantile(logs, 0.05))
 
 
 def find_limit(middle: float, high: float, times: float) -> float:
