@@ -144,7 +144,7 @@ class NeedsTrust(ModelError):
 
 
 class CodeNotTrusted(AuditError):
-    """Code that a store names would be executed, and neither this machine nor its user vouches for it."""
+    """Code that a store names would be executed, and nothing shows that this machine or its user recorded the run."""
 
     def __init__(self, message: str, *, hint: str | None = None, files: list[str] | None = None) -> None:
         super().__init__(message, hint=hint)

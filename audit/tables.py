@@ -484,7 +484,7 @@ class OutputRow(TypedDict):
     ]
     dtype: Annotated[str, VARCHAR("as of a tensor")]
     shape: Annotated[list[int], BIGINTS("of the visit's own row, or of the whole value")]
-    digest: Annotated[str | None, VARCHAR("as of a tensor", null="it could not be had")]
+    digest: Annotated[str | None, VARCHAR("as of a tensor", null="it could not be computed")]
     min: Annotated[float | None, DOUBLE("least finite element", null="no element is finite")]
     max: Annotated[float | None, DOUBLE("greatest finite element", null="as above")]
     mean: Annotated[float | None, DOUBLE("mean of the finite elements", null="as above")]

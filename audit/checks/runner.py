@@ -162,7 +162,7 @@ def _folder(root: str | None) -> str | None:
 
 @dataclass(slots=True)
 class _Verdict:
-    """What came of one check: the part of its `CheckOutcome` that its findings decide."""
+    """The part of a `CheckOutcome` that its findings decide."""
 
     status: Status
     message: str

@@ -60,7 +60,7 @@ class Assembly:
 
 
 def assemble(request: RunRequest, *, with_model: bool = True, observe_calls: bool = False) -> Assembly:
-    """Build what a request names. Raises the error that names the part which cannot be had.
+    """Build what a request names. Raises the error that names the part which cannot be built.
 
     With `observe_calls`, stages that the dataset calls are found while its items are made.
     """

@@ -1,4 +1,4 @@
-"""A batch through the model, and the rows that come of it."""
+"""Runs the model on a batch, and writes the rows of the batch and of its predictions."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _spaces_of(fetched: RecordedBatch) -> list[SourceSpace | None]:
 
 
 class RowAppender:
-    """A batch and its logits as rows of the store, the same whichever process makes them."""
+    """Writes a batch and its predictions as rows of the store, in the same way in every process."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ def source_path(sample: SourceFields) -> bytes | None:
 
 
 def read_source(sample: SourceFields) -> bytes:
-    """Return all bytes of the file or the object; OSError where they cannot be had, or must not be asked for."""
+    """Return all bytes of the file or the object; OSError where they cannot be read, or must not be asked for."""
     source, root = sample["source"], sample["root"]
     if source is None or root is None:
         raise FileNotFoundError(errno.ENOENT, "the sample has no file", str(source))

@@ -15,7 +15,7 @@ IGNORED_CLASS = 255
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """What a predicted mask has of one class."""
+    """How many pixels of one class the target, the predicted mask and both have."""
 
     number: int
     target: int

@@ -3,7 +3,7 @@
 Unpickling executes code that a store contains, so `decode` refuses unless the reader allows it. A pickle need not be
 the same in two processes (sets and interned strings inside an object, for two), so equal digests prove equal values
 but different ones prove nothing; `mode` names the type so that a reader knows. What cannot be pickled, and functions,
-whose pickle is their name, have no digest and cannot be had back: whether two of them are equal is not known.
+whose pickle is their name, have no digest and cannot be restored: whether two of them are equal is not known.
 """
 
 from __future__ import annotations

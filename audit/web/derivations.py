@@ -37,7 +37,7 @@ class Derivations:
         return self._kept.get(key, {}).get(stage)
 
     def derive(self, key: Key) -> dict[int, Values]:
-        """Return the values of every stage that is a picture. AuditError says why they cannot be had."""
+        """Return the values of every stage that is a picture. AuditError says why there are none."""
         with self._one:
             if key not in self._kept:
                 self._kept[key] = self._run(key)

@@ -17,7 +17,7 @@ NumberedStages = Sequence[tuple[int, Stage]]
 
 
 class StageNumbers:
-    """What the actor does."""
+    """The state of the actor: the ordinals of the run's stages."""
 
     def __init__(self, run_id: str, stored: Sequence[Stage]) -> None:
         self._register = StageRegister(run_id)

@@ -61,7 +61,7 @@ class DivergenceExample(ExampleVisits):
 
 
 class DivergenceGroup(TypedDict):
-    """Pairs that part at the same step in the same way."""
+    """Pairs that first differ at the same step in the same way."""
 
     step: int
     why: str
@@ -72,7 +72,7 @@ class DivergenceGroup(TypedDict):
 
 @dataclass(slots=True)
 class Divergence:
-    """Samples that part at the same step for the same reason."""
+    """Samples that first differ at the same step for the same reason."""
 
     step: AlignmentStep
     count: int

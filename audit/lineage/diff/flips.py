@@ -79,7 +79,7 @@ ComparedClass = TypedDict(
 
 @dataclass(slots=True)
 class Flips:
-    """What became of the predictions. Lists are cut at the number of rows asked for; counts never are.
+    """The predictions that changed. Lists are cut at the number of rows asked for; counts never are.
 
     `accuracy_a` and `accuracy_b` are those of the matched samples, `run_accuracy_a` and `run_accuracy_b` of all.
     """

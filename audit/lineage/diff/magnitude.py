@@ -1,7 +1,7 @@
 """How large the difference between two stage outputs is, over a few samples that show it.
 
 Values come from the store where they were kept, else they are derived again from the source, which takes a working
-pipeline and time: so at most one sample of each kind of divergence. What cannot be had is said, never guessed.
+pipeline and time: so at most one sample of each kind of divergence. What cannot be measured is reported, never guessed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _SCORES = """
 
 @dataclass(frozen=True, slots=True)
 class ClassCurve:
-    """What thresholds on the probability of one class come to. Areas are over all thresholds, the points are fewer."""
+    """Precision, recall and false positive rate of one class at thresholds on its probability. Areas are over all thresholds, the points are fewer."""
 
     number: int
     positives: int

@@ -1,4 +1,4 @@
-"""What one run came to, counted: confusion, per class, confidence, loss, stage timings, failures, findings.
+"""Counts of one run: confusion, per class, confidence, loss, stage timings, failures, findings.
 
 Each function is one question over one run, made so that a million samples are scanned once. A run page, a
 report and a notebook ask these; none of them holds SQL. Numbers that are not finite are left out of sums
@@ -49,7 +49,7 @@ LossBin = TypedDict("LossBin", {"from": float, "to": float, "count": int, "wrong
 
 
 class RunCounts(TypedDict):
-    """What one epoch of a run came to."""
+    """The counts of one epoch of a run."""
 
     predictions: int
     graded: int

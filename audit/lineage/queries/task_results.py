@@ -1,4 +1,4 @@
-"""What a run of a task without one class for each sample came to: a few figures, and a table by class or by output.
+"""The results of a run whose task is not one class for each sample: a few figures, and a table by class or by output.
 
 Judged as the views of `store.task_views` judge; this only picks what a page can show.
 """

@@ -1,4 +1,4 @@
-"""Visits made again, from the source and the recorded random state: the part of a replay that runs in workers."""
+"""Makes visits again from the source and the recorded random state: the part of a replay that runs in workers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReplayTask:
 
 @dataclass(slots=True)
 class ReplayedVisit:
-    """What a visit came to this time."""
+    """The result of making a visit again."""
 
     task: ReplayTask
     digests: dict[str, str | None]

@@ -238,7 +238,7 @@ class Replayer:
             before = _numbers(recorded.value(ordinal, numpy_only=True))
             now = _numbers(values.decode(*exact, numpy_only=True, allow_pickle=True))
         except (NeedsTrust, NotFound):
-            return None  # no numbers that could be had without executing what the store contains
+            return None  # the numbers cannot be read without executing what the store contains
         if before is None or now is None or before.shape != now.shape or not before.size:
             return None
         return float(np.abs(before - now).max())

@@ -1,4 +1,4 @@
-"""What replaying came to: counts, the visits that differ, and how far logits are apart."""
+"""The result of a replay: counts, the visits that differ, and how far logits are apart."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelComparison:
 
 @dataclass(slots=True)
 class Replay(NotebookView):
-    """What replaying came to. Made by `Store.replay`."""
+    """The result of a replay. Made by `Store.replay`."""
 
     run_id: str
     checked: int = 0

@@ -140,7 +140,7 @@ def _stand_in_for(reader: Any) -> Any:
 
 
 class _ClassStandIn:
-    """Stands for a class written in C: it makes objects of that class, and is it for `isinstance` and for subclasses."""
+    """Stands for a class written in C: it makes objects of that class, and `isinstance` and subclasses take it for the class."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind

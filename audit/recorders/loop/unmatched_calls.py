@@ -9,7 +9,7 @@ from audit.recorders.model.recorded_model import RecordedModel
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
 
-#: What becomes of a model's calls that no batch could be found for, and whether that is worth a warning.
+#: The message for model calls without a matching batch, and whether it is worth a warning.
 _NOTES = {
     "early": ("model calls came before any recorded batch and were not stored.", False),
     "unmatched": ("model calls could not be matched to a recorded batch and were not stored.", True),

@@ -102,7 +102,7 @@ def diff_html(found: Diff) -> str | None:
 
 
 def replay_html(found: Replay) -> str | None:
-    """Return what a replay came to."""
+    """Return the result of a replay."""
     return _cell("notebook_replay.html", r=found.as_json(), passed=found.passed)
 
 

@@ -288,7 +288,7 @@ _TOKENS = 2_000
 
 
 def _sequence(trace: Trace) -> JsonObject | None:
-    """Return the tokens of a sequence with their losses, and what they come to; None if it has none."""
+    """Return the tokens of a sequence with their losses, and the counts and perplexity of all; None if it has none."""
     if not trace.tokens:
         return None
     losses = [row["loss"] for row in trace.tokens if row["loss"] is not None and math.isfinite(row["loss"])]

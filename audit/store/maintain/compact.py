@@ -41,7 +41,7 @@ def remove(reader: Reader, reference: str) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a merge came to."""
+    """The result of merging the parts of a run."""
 
     run_id: str
     parts_before: int
