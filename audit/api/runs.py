@@ -124,7 +124,7 @@ def resume(
 ) -> Run:
     """Continue an interrupted run, the newest by default: the twin of `audit run --resume`.
 
-    What decides about its samples is in its recipe; how it is carried out may be another than before.
+    The options that decide what is recorded come from its recipe. The options of this call only decide how it is carried out.
     """
     options = dict(locals())
     from audit.engines.run import resume_run

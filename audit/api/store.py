@@ -1,4 +1,4 @@
-"""A store, open for questions: every command that reads or amends a store is a method."""
+"""An open store: every command that reads or amends a store is a method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunList(list[Run], NotebookView):
 
 
 class Store(NotebookView):
-    """A store, open for questions. Made by `audit.open`; use it as a context manager, or call `close`."""
+    """An open store. Made by `audit.open`; use it as a context manager, or call `close`."""
 
     def __init__(self, location: str, *, allow_damaged: bool | None = None, verify_reads: bool | None = None) -> None:
         #: What reads the store; not part of the public surface.
@@ -54,7 +54,7 @@ class Store(NotebookView):
         return self.reader.damaged
 
     def refresh(self) -> None:
-        """Look again at what has been committed."""
+        """See what has been committed since the store was opened or last refreshed."""
         self.reader.refresh()
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Store(NotebookView):
         timeout: float | None = None,
         memory_limit: int | str | None = None,
     ) -> Relation:
-        """Ask anything, over every run or only over those named by `run`.
+        """Return the answer to an SQL query over every run, or only over those named by `run`.
 
         A fetch that takes longer than `timeout` seconds is interrupted; the few queries that ignore it go on. DuckDB's tables
         and buffers use at most `memory_limit`, such as "4GB" [default: half of the machine's memory]; memory that it takes

@@ -43,7 +43,7 @@ class CleanupResult:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for machine output."""
+        """Return it as `--json` prints it."""
         return asdict(self)
 
 

@@ -83,7 +83,7 @@ class Divergence:
     difference: Magnitude | None = None
 
     def as_json(self) -> JsonObject:
-        """Return it for machine output."""
+        """Return it as `--json` prints it."""
         step = self.step.as_json()
         return {
             "name": step["name"],

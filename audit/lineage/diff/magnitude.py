@@ -31,7 +31,7 @@ class Magnitude:
     why: str | None = None
 
     def as_json(self) -> JsonObject:
-        """Return it for machine output."""
+        """Return it as `--json` prints it."""
         return asdict(self)
 
 

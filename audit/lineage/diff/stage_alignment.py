@@ -42,7 +42,7 @@ class AlignmentStep:
         return bool((self.a and self.a.random) or (self.b and self.b.random))
 
     def as_json(self) -> JsonObject:
-        """Return it for machine output."""
+        """Return it as `--json` prints it."""
         return {
             "name": self.name,
             "change": self.change,

@@ -244,9 +244,10 @@ class Recording:
         what is evident from the model and its first output). `target` says where in the batch the target of each is: a key, a
         position or a function; without it, the batch's entry of the same name.
 
-        `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor. `every=N` records layers in
-        each Nth step only, `indices` only for these samples, and `when` only for predictions that meet a condition (SQL, or a
-        function of the prediction).
+        `layers` are names, patterns or types; `keep` is "stats", "full" or a function of the tensor, and at most `budget` bytes of
+        values are kept. `backward` also records the gradients; with `per_sample=False` a layer has one row for each call, and not
+        one for each sample. `every=N` records layers in each Nth step only, `indices` only for these samples, and `when` only for
+        predictions that meet a condition (SQL, or a function of the prediction).
         """
         self._require_open()
         self._check_model(model)
@@ -368,7 +369,7 @@ class Recording:
             self._state.write([make_logged_rows(logged, self._state, self._intake.visits, self._problems)])
 
     def parents(self, weights: Sequence[Sequence[tuple[int, float]]], *, batch: int | None = None) -> None:
-        """Say which samples each row of the last batch was mixed from: for each row, a list of (index, weight) pairs."""
+        """Record which samples each row of the last batch was mixed from: for each row, a list of (index, weight) pairs."""
         self._require_open()
         with self._state.guard():
             parents = [[(int(index), float(share)) for index, share in pairs] for pairs in weights]

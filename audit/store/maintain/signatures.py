@@ -43,7 +43,7 @@ class RunSignature:
     content: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for machine output."""
+        """Return it as `--json` prints it."""
         return {
             "run_id": self.run_id,
             "key": self.key,

@@ -32,7 +32,7 @@ class StoreStats:
     tables: list[TableStats] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same for machine output."""
+        """Return them as `audit store stats --json` prints them."""
         return asdict(self)
 
 

@@ -35,14 +35,14 @@ _SMALL = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One file that is not what it was."""
+    """One damaged file of the store, and what is wrong with it."""
 
     run_id: str
     file: str
     problem: str
 
     def as_json(self) -> dict[str, str]:
-        """Return it for machine output."""
+        """Return it as `--json` prints it."""
         return asdict(self)
 
 

@@ -98,7 +98,7 @@ class Reader:
         timeout: float | None = None,
         memory_limit: int | None = None,
     ) -> Relation:
-        """Ask anything, over every run or only over those named by `run`.
+        """Return the answer to an SQL query over every run, or only over those named by `run`.
 
         A fetch that takes longer than `timeout` seconds is stopped. `memory_limit` are the bytes that DuckDB may use.
         """
