@@ -36,7 +36,7 @@ _NUMBERED_VISITS = """
     FROM ({visits}) v ANTI JOIN same_in_file m ON m.index_{side} = v.index AND m.visit_{side} = v.visit
 """
 
-_FACED_VISITS = """
+_VISITS_BY_SOURCE = """
     SELECT x.index AS index_a, x.visit AS visit_a, y.index AS index_b, y.visit AS visit_b,
            coalesce(x.source, y.source) AS source, x.label AS label_a, y.label AS label_b,
            x.label_name AS label_name_a, y.label_name AS label_name_b, x.failed AS failed_a, y.failed AS failed_b,
@@ -47,9 +47,9 @@ _FACED_VISITS = """
     FROM ({a}) x {join} ({b}) y ON {on}
 """
 
-_GONE_VISITS = "SELECT *, index_a AS index, visit_a AS visit FROM faced WHERE index_b IS NULL"
-_NEW_VISITS = "SELECT *, index_b AS index, visit_b AS visit FROM faced WHERE index_a IS NULL"
-_REST = "SELECT l.* FROM {rows} l ANTI JOIN {met} m ON m.index_{side} = l.index AND m.visit_{side} = l.visit"
+_VISITS_OF_A_ALONE = "SELECT *, index_a AS index, visit_a AS visit FROM by_source WHERE index_b IS NULL"
+_VISITS_OF_B_ALONE = "SELECT *, index_b AS index, visit_b AS visit FROM by_source WHERE index_a IS NULL"
+_REST = "SELECT l.* FROM {rows} l ANTI JOIN {matched} m ON m.index_{side} = l.index AND m.visit_{side} = l.visit"
 _LOADED_VISITS = """
     SELECT l.*, o.digest AS loaded FROM (SELECT index, visit, digest FROM stage_outputs WHERE {run} AND stage = 0) o
     JOIN {rows} l USING (index, visit)
@@ -63,10 +63,10 @@ _STEM = r"""
 _MATCHED_BY_KEY = """
     WITH g AS (
         SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY index, visit) AS nth
-        FROM ({gone}) WHERE {key} IS NOT NULL
+        FROM ({rest_a}) WHERE {key} IS NOT NULL
     ), c AS (
         SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY index, visit) AS nth
-        FROM ({come}) WHERE {key} IS NOT NULL
+        FROM ({rest_b}) WHERE {key} IS NOT NULL
     )
     SELECT g.index_a, g.visit_a, c.index_b, c.visit_b, g.source, c.source AS renamed_to, '{how}' AS how, g.label_a,
            c.label_b, g.label_name_a, c.label_name_b, g.failed_a, c.failed_b, g.error_a, c.error_b,
@@ -84,20 +84,20 @@ _KEYS = """
 # A function of ours, for no SQL decodes a picture. It reads the previews itself, and only if there is something to compare:
 # a join with `payloads` would read all of them, because DuckDB cannot know how few keys there are.
 _MATCHED_PICTURES = """
-    SELECT unnest(match_pictures(a.keys, b.keys), recursive := true) FROM keys_gone a, keys_come b
+    SELECT unnest(match_pictures(a.keys, b.keys), recursive := true) FROM keys_rest_a a, keys_rest_b b
     WHERE len(a.keys) <= {most} AND len(b.keys) <= {most}
 """
 _ALIKE_VISITS = """
     SELECT g.index_a, g.visit_a, c.index_b, c.visit_b, g.source, c.source AS renamed_to, 'alike' AS how, g.label_a,
            c.label_b, g.label_name_a, c.label_name_b, g.failed_a, c.failed_b, g.error_a, c.error_b,
            g.digest IS NOT NULL AND c.digest IS NOT NULL AS comparable, g.digest <> c.digest AS other_bytes
-    FROM alike l JOIN gone2 g ON g.index_a = l.index_a AND g.visit_a = l.visit_a
-    JOIN come2 c ON c.index_b = l.index_b AND c.visit_b = l.visit_b
+    FROM alike l JOIN rest_a2 g ON g.index_a = l.index_a AND g.visit_a = l.visit_a
+    JOIN rest_b2 c ON c.index_b = l.index_b AND c.visit_b = l.visit_b
 """
 
 _PAIRS = """
     SELECT * EXCLUDE (digest), NULL::VARCHAR AS renamed_to, 'source' AS how
-    FROM {faced} WHERE index_a IS NOT NULL AND index_b IS NOT NULL
+    FROM {by_source} WHERE index_a IS NOT NULL AND index_b IS NOT NULL
     UNION ALL BY NAME FROM same_bytes UNION ALL BY NAME FROM same_value UNION ALL BY NAME FROM same_look
     UNION ALL BY NAME FROM same_name
 """
@@ -105,10 +105,10 @@ _PAIRS = """
 _LONE_VISITS = """
     SELECT source, index_a, visit_a, index_b, visit_b, coalesce(label_a, label_b) AS label,
            coalesce(label_name_a, label_name_b) AS label_name
-    FROM ({gone}) UNION ALL BY NAME
+    FROM ({rest_a}) UNION ALL BY NAME
     SELECT source, index_a, visit_a, index_b, visit_b, coalesce(label_a, label_b) AS label,
            coalesce(label_name_a, label_name_b) AS label_name
-    FROM ({come})
+    FROM ({rest_b})
 """
 
 
@@ -120,53 +120,60 @@ def write_matching_queries(a: str, b: str, *, sources_are_unique: bool = False) 
     source is matched by its bytes (`how` is `renamed`), then by the value that was loaded (`reencoded`), then by the
     stored previews (`alike`, see store/read/reencoded_pictures.py), then by its name without the extension (`reencoded`).
     """
-    tables = _face_visits(a, b, sources_are_unique)
-    faced = "faced" if sources_are_unique else "(FROM same_in_file UNION ALL BY NAME FROM faced)"
-    tables |= {"gone": _GONE_VISITS, "come": _NEW_VISITS}
-    tables["same_bytes"] = _MATCHED_BY_KEY.format(gone="FROM gone", come="FROM come", key="digest", how="renamed")
-    tables |= _unmatched_rows("gone", "come", "same_bytes", "1")
-    loaded = [_LOADED_VISITS.format(rows=rows, run=run) for rows, run in (("gone1", a), ("come1", b))]
-    tables["same_value"] = _MATCHED_BY_KEY.format(gone=loaded[0], come=loaded[1], key="loaded", how="reencoded")
-    tables |= _unmatched_rows("gone1", "come1", "same_value", "2")
-    tables |= _looks(a, b)
-    tables |= _unmatched_rows("gone2", "come2", "same_look", "3")
-    stems = [_STEM.format(rows=rows) for rows in ("gone3", "come3")]
-    tables["same_name"] = _MATCHED_BY_KEY.format(gone=stems[0], come=stems[1], key="stem", how="reencoded")
-    gone, come = _unmatched_rows("gone3", "come3", "same_name", "").values()
-    return tables | {"pairs": _PAIRS.format(faced=faced), "alone": _LONE_VISITS.format(gone=gone, come=come)}
+    tables = _pair_by_source(a, b, sources_are_unique)
+    by_source = "by_source" if sources_are_unique else "(FROM same_in_file UNION ALL BY NAME FROM by_source)"
+    tables |= {"rest_a": _VISITS_OF_A_ALONE, "rest_b": _VISITS_OF_B_ALONE}
+    tables["same_bytes"] = _MATCHED_BY_KEY.format(
+        rest_a="FROM rest_a", rest_b="FROM rest_b", key="digest", how="renamed"
+    )
+    tables |= _unmatched_rows("rest_a", "rest_b", "same_bytes", "1")
+    loaded = [_LOADED_VISITS.format(rows=rows, run=run) for rows, run in (("rest_a1", a), ("rest_b1", b))]
+    tables["same_value"] = _MATCHED_BY_KEY.format(rest_a=loaded[0], rest_b=loaded[1], key="loaded", how="reencoded")
+    tables |= _unmatched_rows("rest_a1", "rest_b1", "same_value", "2")
+    tables |= _pair_by_preview(a, b)
+    tables |= _unmatched_rows("rest_a2", "rest_b2", "same_look", "3")
+    stems = [_STEM.format(rows=rows) for rows in ("rest_a3", "rest_b3")]
+    tables["same_name"] = _MATCHED_BY_KEY.format(rest_a=stems[0], rest_b=stems[1], key="stem", how="reencoded")
+    rest_a, rest_b = _unmatched_rows("rest_a3", "rest_b3", "same_name", "").values()
+    return tables | {
+        "pairs": _PAIRS.format(by_source=by_source),
+        "alone": _LONE_VISITS.format(rest_a=rest_a, rest_b=rest_b),
+    }
 
 
-def _face_visits(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
-    """Return the queries that put the visits of one source beside each other; `faced` has those of one run alone, too."""
+def _pair_by_source(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
+    """Return the queries that put the visits of one source beside each other; `by_source` has those of one run alone, too."""
     visits = {side: _VISITS.format(rows=rows, error=_ERROR) for side, rows in (("a", a), ("b", b))}
     if sources_are_unique:  # nothing is counted, which spares a sort of all sources
-        return {"faced": _FACED_VISITS.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
+        return {"by_source": _VISITS_BY_SOURCE.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
     in_files = {side: _IN_FILES_OF_MANY.format(visits=visits[side], rows=rows) for side, rows in (("a", a), ("b", b))}
     same_value = {"join": "JOIN", "on": "x.source = y.source AND x.loaded = y.loaded AND x.nth = y.nth"}
     numbered = {side: _NUMBERED_VISITS.format(visits=visits[side], side=side) for side in visits}
     return {
         "files_of_many": _FILES_OF_MANY.format(**visits),
-        "same_in_file": _FACED_VISITS.format(**in_files, **same_value),
-        "faced": _FACED_VISITS.format(**numbered, join="FULL OUTER JOIN", on="x.source = y.source AND x.nth = y.nth"),
+        "same_in_file": _VISITS_BY_SOURCE.format(**in_files, **same_value),
+        "by_source": _VISITS_BY_SOURCE.format(
+            **numbered, join="FULL OUTER JOIN", on="x.source = y.source AND x.nth = y.nth"
+        ),
     }
 
 
-def _looks(a: str, b: str) -> dict[str, str]:
+def _pair_by_preview(a: str, b: str) -> dict[str, str]:
     """Return the queries that pair what is left by its pictures."""
-    sides = (("gone", a), ("come", b))
+    sides = (("rest_a", a), ("rest_b", b))
     keys = {f"keys_{side}": _KEYS.format(rows=f"{side}2", run=run, limit=_MOST + 1) for side, run in sides}
     return keys | {"alike": _MATCHED_PICTURES.format(most=_MOST), "same_look": _ALIKE_VISITS}
 
 
-def _unmatched_rows(gone: str, come: str, met: str, number: str) -> dict[str, str]:
+def _unmatched_rows(rest_a: str, rest_b: str, matched: str, number: str) -> dict[str, str]:
     return {
-        f"gone{number}": _REST.format(rows=gone, met=met, side="a"),
-        f"come{number}": _REST.format(rows=come, met=met, side="b"),
+        f"rest_a{number}": _REST.format(rows=rest_a, matched=matched, side="a"),
+        f"rest_b{number}": _REST.format(rows=rest_b, matched=matched, side="b"),
     }
 
 
 def with_clause(tables: dict[str, str]) -> str:
-    """Return the queries as the beginning of one: `WITH faced AS (…), …`."""
+    """Return the queries as the beginning of one: `WITH by_source AS (…), …`."""
     return "WITH " + ", ".join(f"{name} AS MATERIALIZED ({query})" for name, query in tables.items())
 
 

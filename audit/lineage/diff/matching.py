@@ -67,7 +67,7 @@ def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     read = {name for name in kept if re.search(rf"\b{name}\b", pairs)}
     for name in kept.keys() - read:
         scratch.drop(kept[name])
-    # A name only: as a table it would be a copy of nearly all of `faced`.
+    # A name only: as a table it would be a copy of nearly all of `by_source`.
     return MatchedVisits(scratch.name("pairs", pairs), alone, [kept[name] for name in read])
 
 

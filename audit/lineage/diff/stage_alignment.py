@@ -120,9 +120,9 @@ def _description(stage: Stage) -> tuple[str, ...]:
 
 def _name_edits(edits: list[Pair]) -> list[tuple[Change, Stage | None, Stage | None]]:
     """Return what each edit means: a stage that only one side has may have moved, or may stand in another's place."""
-    gone = [left for left, right in edits if left and not right]
-    come = [right for left, right in edits if right and not left]
-    moved = _find_moved(gone, come)
+    moved = _find_moved(
+        [left for left, right in edits if left and not right], [right for left, right in edits if right and not left]
+    )
     named: list[tuple[Change, Stage | None, Stage | None]] = []
     removed: list[Stage] = []
     added: list[Stage] = []
@@ -155,10 +155,10 @@ def _name_edits(edits: list[Pair]) -> list[tuple[Change, Stage | None, Stage | N
     return named
 
 
-def _find_moved(gone: list[Stage], come: list[Stage]) -> tuple[set[int], set[int]]:
+def _find_moved(removed: list[Stage], added: list[Stage]) -> tuple[set[int], set[int]]:
     left, right = set[int](), set[int]()
-    for stage in gone:
-        partner = next((other for other in come if likeness(stage, other) >= 5 and other.stage not in right), None)
+    for stage in removed:
+        partner = next((other for other in added if likeness(stage, other) >= 5 and other.stage not in right), None)
         if partner is not None:
             left.add(stage.stage)
             right.add(partner.stage)

@@ -27,24 +27,24 @@ def compare_with_baseline(reader: Reader, baseline: str, run: Run) -> JsonObject
     shown["same"] = found.same
     shown["baseline"] = run_view(found.a.run)
     shown["flips"] = [
-        {"kind": kind, **flip, **(_find_parting_stage(reader, found, flip) if number < _PICTURED else _NO_STAGE)}
+        {"kind": kind, **flip, **(_find_divergent_stage(reader, found, flip) if number < _PICTURED else _NO_STAGE)}
         for kind in ("regressions", "fixes")
         for number, flip in enumerate(found.flips.lists[kind])
     ]
     return shown
 
 
-class PartingStage(TypedDict):
+class DivergentStage(TypedDict):
     """The first stage whose outputs differ, with pictures of it: before, now, and the difference."""
 
     stage: str | None
     pictures: list[str]
 
 
-_NO_STAGE: PartingStage = {"stage": None, "pictures": []}
+_NO_STAGE: DivergentStage = {"stage": None, "pictures": []}
 
 
-def _find_parting_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> PartingStage:
+def _find_divergent_stage(reader: Reader, found: Diff, flip: FlippedPrediction) -> DivergentStage:
     """Return the first stage whose output differs: in the first run, in the second, and the difference."""
     try:
         ours = trace(reader, found.a.run.run_id, index=flip["index_a"], epoch=found.a.epoch, visit=flip["visit_a"])
