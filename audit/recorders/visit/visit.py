@@ -21,8 +21,8 @@ from audit.recorders.stages.call_parameters import listen
 from audit.recorders.stages.discover import Pipeline
 from audit.recorders.stages.drawn_parameters import Listener
 from audit.recorders.visit.called_stages import CalledStages
-from audit.recorders.visit.passed_over import fill_passed_over
 from audit.recorders.visit.planned_stage import PlannedStage
+from audit.recorders.visit.skipped_stages import add_skipped_stages
 from audit.recorders.visit.stage_row import make_unseen_row
 from audit.recorders.visit.target_stages import mark_repeated_targets
 from audit.recorders.visit.visit_outputs import CaptureOrVerify
@@ -233,7 +233,7 @@ class Visit(CalledStages):
             self.calls.forget_values()
         added = 0 if self._stages is None else len(self._stages.added)
         if self.error is None and len(rows) - added < len(self._pipeline.steps):
-            fill_passed_over(self._pipeline, rows)
+            add_skipped_stages(self._pipeline, rows)
 
     def add_calls(self, earlier: Visit) -> None:
         """Take in another call that was made for the same sample before: what ran in both is recorded twice."""
