@@ -76,9 +76,9 @@ class GeneratorPlace:
 class GeneratorSearch:
     """The generators below an object, each under the path that leads to it, in an order that is the same in every process."""
 
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-        self._search = _Search(thing)
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._search = _Search(root)
         self._growing: set[int] = set()
 
     @property
@@ -118,7 +118,7 @@ class GeneratorSearch:
         if not (grown or moved or search.is_filled()):
             return {}
         known = {place.path for place in search.places}
-        self._search = _Search(self._thing)
+        self._search = _Search(self._root)
         named = {(id(holder), key) for holder, key in search.empty}
         new = [place for place in self._search.places if place.path not in known]
         fresh = {place.path: (id(place.holder), place.key) in named for place in new}
@@ -128,16 +128,16 @@ class GeneratorSearch:
         return fresh
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"thing": self._thing}
+        return {"root": self._root}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["thing"])  # type: ignore[misc]
+        self.__init__(state["root"])  # type: ignore[misc]
 
 
 class _Search:
     """One walk over everything that an object reaches."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, value: Any) -> None:
         self.places: list[GeneratorPlace] = []
         #: Containers by length: another length means that something was added or taken away.
         self.sizes: list[tuple[Any, int]] = []
@@ -147,7 +147,7 @@ class _Search:
         self._seen = {id(generator) for generator in _global_generators()}
         # A temporary object's address may be given to another: keep what was seen by address.
         self._alive: list[Any] = []
-        self._visit(thing, "", 0, None, None)
+        self._visit(value, "", 0, None, None)
         # Asked twice in each visit: by functions of C over lists that are made once.
         self.holders = [holder for holder, _ in self.sizes]
         self.lengths = [size for _, size in self.sizes]
@@ -164,57 +164,57 @@ class _Search:
         """Return whether a place that held None holds something now."""
         return any(map(operator.is_not, map(operator.call, self._getters, self._keys), itertools.repeat(None)))
 
-    def _visit(self, thing: Any, path: str, depth: int, holder: Any, key: Any) -> None:
-        while hasattr(type(thing), _TARGET):
+    def _visit(self, value: Any, path: str, depth: int, holder: Any, key: Any) -> None:
+        while hasattr(type(value), _TARGET):
             # A stand-in, which may be in its place while items are made: what it stands for is what counts.
-            thing = object.__getattribute__(thing, _TARGET)
-        if _is_instance(thing, _PLAIN_KINDS) or id(thing) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
+            value = object.__getattribute__(value, _TARGET)
+        if _is_instance(value, _PLAIN_KINDS) or id(value) in self._seen or depth > _DEEPEST or len(self._seen) > _MOST:
             return
-        self._seen.add(id(thing))
-        self._alive.append(thing)
-        if is_generator(thing):
-            self.places.append(GeneratorPlace(path, thing, holder, key))
-        elif _is_instance(thing, types.FunctionType):
-            self._function(thing, path, depth)
-        elif _is_instance(thing, (types.ModuleType, type)):
+        self._seen.add(id(value))
+        self._alive.append(value)
+        if is_generator(value):
+            self.places.append(GeneratorPlace(path, value, holder, key))
+        elif _is_instance(value, types.FunctionType):
+            self._function(value, path, depth)
+        elif _is_instance(value, (types.ModuleType, type)):
             return
         else:
-            self._object(thing, path, depth)
+            self._object(value, path, depth)
 
     def _search_items(self, items: Any, path: str, depth: int, holder: Any) -> None:
         for key, inner in items:
             self._visit(inner, f"{path}.{key}" if path else str(key), depth + 1, holder, key)
 
-    def _object(self, thing: Any, path: str, depth: int) -> None:
-        if _is_instance(thing, dict):
-            if len(thing) <= _WIDEST:
-                self._mapping(thing, path, depth)
-        elif _is_instance(thing, (list, tuple, deque)):
+    def _object(self, value: Any, path: str, depth: int) -> None:
+        if _is_instance(value, dict):
+            if len(value) <= _WIDEST:
+                self._mapping(value, path, depth)
+        elif _is_instance(value, (list, tuple, deque)):
             # A long list holds samples, not generators.
-            if len(thing) <= _WIDEST and not _is_table(thing):
-                own = thing if not isinstance(thing, tuple) else None
+            if len(value) <= _WIDEST and not _is_table(value):
+                own = value if not isinstance(value, tuple) else None
                 if own is not None:
                     self.sizes.append((own, len(own)))
-                self._search_items(enumerate(list(thing)), path, depth, own)
-        elif _is_instance(thing, functools.partial):
+                self._search_items(enumerate(list(value)), path, depth, own)
+        elif _is_instance(value, functools.partial):
             self._search_items(
-                [("func", thing.func), ("args", thing.args), ("keywords", thing.keywords)], path, depth, None
+                [("func", value.func), ("args", value.args), ("keywords", value.keywords)], path, depth, None
             )
-        elif _is_instance(thing, (types.MethodType, staticmethod, classmethod)):
-            owner = getattr(thing, "__self__", None)
-            self._search_items([("self", owner), ("func", thing.__func__)], path, depth, None)
-        elif top_of(type(thing)) not in _DATA:
-            self._instance(thing, path, depth)
+        elif _is_instance(value, (types.MethodType, staticmethod, classmethod)):
+            owner = getattr(value, "__self__", None)
+            self._search_items([("self", owner), ("func", value.__func__)], path, depth, None)
+        elif top_of(type(value)) not in _DATA:
+            self._instance(value, path, depth)
 
-    def _instance(self, thing: Any, path: str, depth: int) -> None:
-        self._class(type(thing), depth)
-        kind: Any = type(thing)
-        attributes = object.__getattribute__(thing, "__dict__") if _has_own_attributes(kind) else None
+    def _instance(self, value: Any, path: str, depth: int) -> None:
+        self._class(type(value), depth)
+        kind: Any = type(value)
+        attributes = object.__getattribute__(value, "__dict__") if _has_own_attributes(kind) else None
         if isinstance(attributes, dict) and len(attributes) <= _WIDEST:
             self._mapping(attributes, path, depth)
         for name in _slots(kind):
-            inner = _slot(thing, name)
-            self._visit(inner, f"{path}.{name}" if path else name, depth + 1, thing, name)
+            inner = _slot(value, name)
+            self._visit(inner, f"{path}.{name}" if path else name, depth + 1, value, name)
 
     def _mapping(self, mapping: dict[Any, Any], path: str, depth: int) -> None:
         self.sizes.append((mapping, len(mapping)))
@@ -309,14 +309,14 @@ def _contents(cell: types.CellType) -> Any:
         return None
 
 
-def _is_instance(thing: Any, kinds: Any) -> bool:
+def _is_instance(value: Any, kinds: Any) -> bool:
     """Call `isinstance` without running code of the object: a proxy's `__class__` would make what it stands for."""
-    return issubclass(type(thing), kinds)
+    return issubclass(type(value), kinds)
 
 
-def _slot(thing: Any, name: str) -> Any:
+def _slot(value: Any, name: str) -> Any:
     try:
-        return object.__getattribute__(thing, name)
+        return object.__getattribute__(value, name)
     except AttributeError:
         return None
 
@@ -343,15 +343,15 @@ def top_of(what: Any) -> str:
     return str(getattr(what, "__module__", None) or "").partition(".")[0]
 
 
-def is_generator(thing: Any) -> bool:
+def is_generator(value: Any) -> bool:
     """Return whether this is a source of random numbers with a state that can be read and set."""
-    if _is_instance(thing, random.Random):
+    if _is_instance(value, random.Random):
         # SystemRandom has no state: it asks the system each time.
-        return not _is_instance(thing, random.SystemRandom)
+        return not _is_instance(value, random.SystemRandom)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and _is_instance(thing, _numpy_kinds(numpy)):
+    if numpy is not None and _is_instance(value, _numpy_kinds(numpy)):
         return True
-    return torch is not None and _is_instance(thing, torch.Generator)
+    return torch is not None and _is_instance(value, torch.Generator)
 
 
 @functools.cache

@@ -35,9 +35,9 @@ _NO_STATE = b"None"
 class Watch:
     """Tells which generators a visit drew from, and what their states were before it."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, root: Any) -> None:
         self._globals = global_sources()
-        self._search = GeneratorSearch(thing)
+        self._search = GeneratorSearch(root)
         self._before: dict[str, GeneratorState] = {}
         self._taken: dict[str, GeneratorState] = {}
         self._find_sources()
@@ -114,9 +114,9 @@ def _is_in_memory(source: GeneratorSource, state: GeneratorState) -> bool:
 class Restorer:
     """Puts generators into the states that they had before a visit."""
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, root: Any) -> None:
         self._globals = {source.name: source for source in global_sources()}
-        self._search = GeneratorSearch(thing)
+        self._search = GeneratorSearch(root)
         self._places: list[GeneratorPlace] = []
         self._held: dict[str, GeneratorSource] = {}
         self._look()
