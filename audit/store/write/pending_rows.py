@@ -20,7 +20,7 @@ FLUSH_BYTES = 32 * 2**20
 FLUSH_ROWS = 200_000
 #: How many tables are merged at once, and how large they may be together.
 _MERGED_TABLES = 64
-_MERGED_BYTES = 2 * 2**20
+_MERGED_BYTES = 2**20
 #: Tables with this column hold values that are compressed already: larger ones are merged, and none that copying gains nothing for.
 _BLOBS = "data"
 _MERGED_BLOB_BYTES = 4 * 2**20
@@ -117,7 +117,10 @@ class PendingRows:
         tables.append(table if has_blobs else table.combine_chunks())
         if count >= _MERGED_TABLES or total >= (_MERGED_BLOB_BYTES if has_blobs else _MERGED_BYTES):
             if not has_blobs:
-                tables[-count:] = [CompressedRows(pa.concat_tables(tables[-count:]))]
+                tables[-count:] = [pa.concat_tables(tables[-count:]).combine_chunks()]
+                if len(tables) > 1:
+                    # Not the rows of a short run: to compress them takes longer than to write them.
+                    tables[:] = [CompressedRows(rows) if isinstance(rows, pa.Table) else rows for rows in tables]
                 # Arrow would keep what the tables took.
                 pa.default_memory_pool().release_unused()
             elif count > 1 and total < 2 * _MERGED_BLOB_BYTES:
