@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -195,6 +196,27 @@ REACHING = {
     "recorders.stages.drawn_parameters": {"self._stage.__dict__.pop"},
     "store.write.writer": {"self._manifest.parts.extend"},
 }
+
+
+def indexed_names(text: str) -> Iterator[str]:
+    """Yield the modules that the docstring of a package lists: `name, name   what they are for`."""
+    for line in text.splitlines():
+        names, gap, _ = line.strip().partition("  ")
+        if gap and re.fullmatch(r"[a-z_]+/?(, [a-z_]+/?)*", names):
+            yield from (name.rstrip("/") for name in names.split(", "))
+
+
+def test_packages_list_modules_that_exist() -> None:
+    listed = [
+        (path.parent / name, path)
+        for _, path in modules()
+        if path.name == "__init__.py"
+        for name in indexed_names(ast.get_docstring(tree_of(path)) or "")
+    ]
+    assert len(listed) > 50
+    assert [
+        f"{path}: {place.name}" for place, path in listed if not (place.is_dir() or place.with_suffix(".py").is_file())
+    ] == []
 
 
 def test_every_name_that_a_module_offers_is_there() -> None:

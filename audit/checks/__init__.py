@@ -7,10 +7,9 @@
     runner      run the checks; an error in one does not stop the others
     report      the outcomes
     baseline    a run to compare with, as a small JSON file
-    pictures    small pictures of the sources: stored, or read from the files
     starter     a first audit.toml, from what a run shows
-
-    integrity  values  data  model  against  yours      the checks, by group
+    shared/     what several checks use: small pictures, hashes, statistical tests
+    integrity, values, data, model, against, yours   the checks, by group
 
 Nothing here imports torch, except `reproducible`, which replays.
 """

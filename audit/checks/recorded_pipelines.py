@@ -36,7 +36,7 @@ def recorded_pipelines(facts: RunFacts, stages: list[Stage]) -> list[list[Stage]
         f"(SELECT (epoch, index, visit) FROM ({some})) GROUP BY epoch, index, visit ORDER BY ALL",
     )
     found = [set(row["stages"]) for row in rows]
-    # Where what is called differs from visit to visit, the longest ways have what the others have.
+    # If visits call different stages, only sets that are part of no other set are kept.
     whole = [one for one in found if not any(one < other for other in found)]
     by_number = {stage.stage: stage for stage in stages}
     ordered = [_sort_stages([by_number[number] for number in one if number in by_number]) for one in whole]

@@ -211,7 +211,7 @@ def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) ->
 
 
 def _explains(failed: Mapping[str, Severity], cause: str | None, check: str, severity: Severity) -> bool:
-    """Return whether a check failed that reports the cause of what another one reports with this severity."""
+    """Return whether another check failed that reports the cause of findings of this severity."""
     weight = SEVERITIES.index(failed.get(cause or "", "info"))
     return cause != check and weight >= max(1, SEVERITIES.index(severity))
 

@@ -1,7 +1,7 @@
 """The formats of `audit export --to`: one file and one entry for each.
 
-An exporter reads a run and writes into a folder; it changes nothing in the store, but for a tag that points to where the
-run went where the form promises a link both ways. A package that an exporter needs is imported when it runs.
+An exporter reads a run and writes into a folder; it changes nothing in the store. An exporter that links both ways adds a
+tag to the run: where the exported one is. A package that an exporter needs is imported when it runs.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def find_meaning(
 
 
 def doubt_width(meaning: OutputMeaning, width: int, classes: Sequence[str] | None) -> str | None:
-    """Return what is said where an output that was taken for logits has more numbers than the labels have classes."""
+    """Return a warning if an output that was taken for logits has more numbers than the labels have classes."""
     is_wide = classes is not None and width > max(len(classes), 2)
     if classes is None or not is_wide or meaning.kind != "logits":
         return None
@@ -98,7 +98,7 @@ def doubt_width(meaning: OutputMeaning, width: int, classes: Sequence[str] | Non
 def doubt_targets(
     meaning: OutputMeaning, width: int, labels: list[int | None], targets: torch.Tensor | None
 ) -> str | None:
-    """Return what is said where an output that was taken for that of a classifier has targets of another kind."""
+    """Return a warning if an output that was taken for a classifier's has targets of another kind."""
     is_graded = any(label is not None for label in labels)
     if meaning.task != "classification" or is_graded or targets is None or not targets.numel():
         return None

@@ -1,10 +1,13 @@
 """The kinds of dataset that `--dataset` accepts, one file for each, which begins with what it opens. `SOURCES` below lists them.
 
-    base      FileDataset, Source, and the table of kinds      annotated, tables   what several kinds share
-    scan      what is in a folder      files     names as bytes and as text, bytes of a file
-    builder   functions that build a dataset, for a replay      trust     whose code may run
-    absolute_names   names that mean the same in another folder
-    decode    bytes to picture, array, text
+    base              FileDataset, Source, and the table of kinds
+    annotated_pictures, manifest_tables   what several kinds share
+    scan              what is in a folder
+    files             names as bytes and as text, bytes of a file
+    decode            bytes to picture, array, text
+    builder           functions that build a dataset, for a replay
+    trust             whose code may run
+    absolute_names    names that mean the same in another folder
 
 A plugin adds a kind with an entry point in the group `audit.sources`: a module, or an object, with the names of
 `DatasetKind`. Nothing here imports torch before a kind that needs it is opened.

@@ -2,8 +2,8 @@
 
 A sample here is one item in one role: rows are distinguished by `phase` (train or eval, NULL where no step was recorded),
 `split`, `root` and `source` besides `index`, because a training and a validation loader number their items alike. Only
-graded visits count. These views describe; they judge nothing, and they keep to what was recorded, so that a sample
-whose visits were not all recorded is described by those that were.
+graded visits count. These views judge nothing. If only some visits of a sample were recorded, they
+describe these.
 
 Several visits in one epoch (a sampler with replacement):
 

@@ -1,11 +1,11 @@
 """The user's own code: Python files and modules that --dataset, --pipeline and --model name.
 
-loading   import it, and report what it raises in one sentence
-search    which files it consists of
-files     those files, executed from the bytes whose digests are recorded
-names     which texts name code
-memory    whether a module that the user's program imported is what its file holds now
-process   when this process began
+loading         import it, and report what it raises in one sentence
+import_search   which files it consists of, by its import statements
+code_files      the files, and the execution of the bytes whose digests are recorded
+names           which texts name code
+memory          whether an imported module is what its file holds now
+process         when this process began
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class AllowList:
 
 
 def _fits(entry: AllowedFinding, finding: Finding, context: Context) -> bool:
-    """Return whether the stage and the message of an exception, those that it has, are the finding's."""
+    """Return whether the stage and the message of an exception, if it has them, match those of the finding."""
     if entry.stage is not None:
         stages = [stage for stage in context.facts.stages if stage.stage == finding.stage]
         if not any(entry.stage in (stage.name, stage.path) for stage in stages):

@@ -51,7 +51,7 @@ class PickedSamples:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The samples as the rest of a query, FROM what WHERE which, to be tried in order; all give the same rows."""
+        """The samples as the end of a query (FROM … WHERE …), in several forms to be tried in order; all give the same rows."""
         run = f"run_id = {literal(self.run.run_id)}"
         tables: tuple[str, ...] = ("lineage",)
         if self.completeness != "unknown":

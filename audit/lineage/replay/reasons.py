@@ -90,7 +90,7 @@ class Reasons:
         return self._further_sources(fact)
 
     def _further_sources(self, fact: RecordedVisit) -> tuple[Reason, str] | None:
-        """Return what is said of every file of the sample that is not what it was."""
+        """Return the reason, and a sentence for each file of the sample that has changed or is missing."""
         states = [(row, self._sources.of(row)) for row in fact["sources"]]
         changed = [
             f"{_file_of(row)}: {_change_of(row, self._sources.digest_now(row))}"

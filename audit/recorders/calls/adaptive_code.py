@@ -34,7 +34,7 @@ class _AdaptiveFunction:
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self._looks = 0
-        #: The instructions that have not run, with their bytes and those in which they count.
+        #: The instructions that have not run, by offset: their bytes and those of their counter.
         self._waiting: dict[int, bytes] = {}
 
     def take(self) -> set[int]:
@@ -106,7 +106,7 @@ class AdaptiveCode:
 
 
 def _changes_of(code: CodeType, ran: set[int], data: set[str], observed: Collection[str]) -> list[str]:
-    """Return the lines among those that ran which may have changed a value in a variable, or the one that is returned."""
+    """Return the lines, among those that ran, that may have changed a variable or the returned value."""
     if not data.isdisjoint(code.co_varnames[: code.co_argcount]):
         return []  # it is given values: a stage, which may do as it likes
     changes = {change.offset: change.name for change in changes_in(code, {}, dict.fromkeys(data, _DATA))}

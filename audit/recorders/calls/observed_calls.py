@@ -95,13 +95,13 @@ class VisitCalls:
         self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
         self._followed: set[int] = set()
         self.made: list[ObservedCall] = []
-        #: The identities of what counts as loaded, if that is what the first call was given.
+        #: The identities of the loaded values: of those that the first call was given.
         self.loaded: set[int] = set()
 
     # -- stages that are found otherwise ---------------------------------------------------------
 
     def enter(self, target: Any, path: str) -> None:
-        """Note that a stage begins which was found by the attribute that holds it."""
+        """Note the begin of a stage that was found by the attribute that holds it."""
         self._entered[path] = count = self._entered.get(path, 0) + 1
         label = path if count == 1 else f"{path}#{count}"
         self._frames.append(_Frame(label, target, 0, is_repeated=count > 1))
@@ -219,7 +219,7 @@ class VisitCalls:
     # -- the end ---------------------------------------------------------------------------------
 
     def mark_targets(self, item_input: Any, others: Any) -> None:
-        """Tell stages that lead to the label from those that lead to the model's input."""
+        """Separate stages that lead to the label from those that lead to the model's input."""
         passed = [(call, call.given, call.output) for call in reversed(self.made)]
         main = find_leading_stages(passed, ids_in(item_input))
         side = find_leading_stages(passed, ids_in(others), alone=True)

@@ -1,4 +1,4 @@
-"""Whether a file that was read for a sample belongs to that sample alone, by what its dataset or its name says.
+"""Decides whether a file that was read for a sample belongs to that sample alone, from lists of the dataset or from the file's name.
 
 A file may be read for every sample. It identifies one only if the dataset lists it for the index, if it is one of a list that has at
 least as many files as there are samples, or if its name is the index and there is such a file for each sample.

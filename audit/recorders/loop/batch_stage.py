@@ -1,7 +1,7 @@
 """Transforms that a loop applies to whole batches: `run.stage(transform)` records what they make of each sample.
 
-Which samples a batch holds is found as for a model's input, by evidence alone (recorders/model/match.py). That row n of what
-the transform returns is the sample in row n of what it was given is the user's word: that is what `run.stage` says.
+Which samples a batch holds is found as for a model's input, by evidence alone (recorders/model/match.py). The
+user says, by calling `run.stage`, that row n of the transform's output is the sample in row n of its input.
 """
 
 from __future__ import annotations

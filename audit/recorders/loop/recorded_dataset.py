@@ -147,7 +147,7 @@ def sample_number(dataset: Any, index: Any) -> tuple[int, Origin | None]:
 
 
 def fetches_batches(dataset: Any) -> bool:
-    """Return whether the dataset makes whole batches by a code of its own, which must then be the one that runs."""
+    """Return whether the dataset has its own code for whole batches; then that code must run."""
     if not callable(getattr(dataset, "__getitems__", None)):
         return False
     if delegates_batches(dataset):

@@ -56,7 +56,7 @@ class Pipeline:
     _has_targets: bool | None = None
 
     def add_value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
-        """Add a slot with what it holds, and with what it holds during a visit where that is not a `StageStandIn`."""
+        """Add a slot, what it holds, and its stand-in during a visit if that is not a `StageStandIn`."""
         self.found.add_value(slot, value, stand_in)
 
     def add_children(self, slots: list[Slot]) -> None:

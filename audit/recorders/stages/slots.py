@@ -122,7 +122,7 @@ class SlotSnapshot:
         self._lengths: list[tuple[Any, int]] = []
 
     def add_value(self, slot: Slot, value: Any, stand_in: Any = None) -> None:
-        """Add a slot, what it holds, and what it holds during a visit where that is not a `StageStandIn`."""
+        """Add a slot, what it holds, and its stand-in during a visit if that is not a `StageStandIn`."""
         self._values.append((slot, value, stand_in))
 
     def add_children(self, slots: list[Slot]) -> None:

@@ -52,7 +52,7 @@ class Instrument:
         #: Stand-ins that stay between visits, and the readers that are observed meanwhile.
         self._standing: StandingStandIns | None = None
         self._readers: list[Reader] = []
-        #: The files that the visit opened which is under way meanwhile, and whose were noted before.
+        #: The files that the current visit has opened, and the observer of opened files before.
         self._opened: list[str] = []
         self._opened_before = NO_OBSERVER
         #: Whether the last visit found other transforms in the dataset than this pipeline's.

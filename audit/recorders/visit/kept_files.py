@@ -136,7 +136,7 @@ class KeptFiles:
 
 
 def _list_held(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield what a dataset holds, and what the datasets that it holds do, with the names that lead there."""
+    """Yield the values that a dataset and its inner datasets hold, with the names that lead there."""
     for part in list_wrapped_datasets(dataset):
         for name, held in list(dict_of(part).items()):
             found = [(name, held)]

@@ -195,7 +195,7 @@ class Visit(CalledStages):
         self._note(self.stages.add_named(name), value, self._digest, nanoseconds, None)
 
     def settle_calls(self, item_input: Any, others: Any) -> None:
-        """Tell the calls that made the label from those that made the model's input, now that the item is there."""
+        """Separate the calls that made the label from those that made the model's input, now that the item is known."""
         if self.calls is None and not self.added_stages:
             return
         repeated = self.stages.has_repeated

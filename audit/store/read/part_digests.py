@@ -1,9 +1,9 @@
 """Each part is checked against its digest once, before anything is answered from it.
 
 DuckDB does not verify page checksums: a flipped bit would be a wrong value with no error. A part that was checked is known
-by its size and time; when these change it is checked again. A process of the sandbox, which answers one query, is given what
-the process that asks has checked, which then checks what that process had to check itself. In a bucket a check reads the whole object, so there it is done
-only if it is asked for: --verify-reads, `audit.open(…, verify_reads=True)`, $AUDIT_VERIFY_READS.
+by its size and time; when these change it is checked again. A process of the sandbox answers one query. It is given the list of
+parts that were checked before, and reports those that it checked itself; the process that asked checks these again, because it does
+not believe the sandbox. In a bucket a check reads the whole object, so there it is done only if it is asked for: --verify-reads, `audit.open(…, verify_reads=True)`, $AUDIT_VERIFY_READS.
 """
 
 from __future__ import annotations
