@@ -62,9 +62,9 @@ class Finding:
     sql: str | None = None
     #: For checks whose findings differ in severity; None means the check's own severity.
     severity: Severity | None = None
-    #: The check that reports the cause of this finding: if it fails with the same or a higher severity, this is only a note.
+    #: Checks that may report the cause of this finding: if one fails with the same or a higher severity, this is only a note.
     #: A check yields its other findings first, because those beyond the limit are not listed.
-    cause: str | None = None
+    causes: tuple[str, ...] = ()
 
 
 class Check(ABC):

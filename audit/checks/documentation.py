@@ -91,7 +91,7 @@ A check that has too few samples to decide is skipped, and says how many it need
 | `accuracy` | p of 5 %, and a drop of 2 %; with `min`, the accuracy as it is, shown with its 95 % interval | – (one test) | 50 samples, to be compared with guessing |
 | `losses` | p of 0.1 %, and an effect of 0.2 | – (one test) | 30 pairs |
 | `per_class_accuracy` | 95 % interval | classes (Bonferroni) | as many samples of a class as the interval needs |
-| `weak_segments` | p of 1 %, and a gap of 15 % | 20 segments (Holm) | 120 graded pictures |
+| `weak_segments` | p of 1 %, and a gap of 15 % | 24 segments (Holm) | 120 graded pictures |
 | `calibration` | two standard errors; p of 0.1 % for a class; e¹⁰ for the scale | classes (Holm) | 100 graded samples; 20 of a class; 10 wrong ones |
 | `class_order` | p of 0.1 % in each split | pairs of classes (Bonferroni) | 5 samples of two classes; 10 samples; 30 with several labels |
 | `alignment` | p of 0.1 %, and a gain of 25 % | both neighbours (Holm) | 8 places where the label changes |

@@ -206,28 +206,26 @@ def _mark_consequences(outcomes: list[CheckOutcome], settings: list[Setting]) ->
             outcome.severity = "info"
             outcome.findings = [_without_severity(finding) for finding in outcome.findings]
             outcome.notes.append(f"probably a consequence of what {causes[0]} reports")
-        elif any(finding.cause for finding in outcome.findings):
+        elif any(finding.causes for finding in outcome.findings):
             _lower_findings(outcome, failed)
 
 
-def _explains(failed: Mapping[str, Severity], cause: str | None, check: str, severity: Severity) -> bool:
+def _explains(failed: Mapping[str, Severity], cause: str, check: str, severity: Severity) -> bool:
     """Return whether another check failed that reports the cause of findings of this severity."""
-    weight = SEVERITIES.index(failed.get(cause or "", "info"))
+    weight = SEVERITIES.index(failed.get(cause, "info"))
     return cause != check and weight >= max(1, SEVERITIES.index(severity))
 
 
 def _lower_findings(outcome: CheckOutcome, failed: Mapping[str, Severity]) -> None:
     """Lower the findings whose cause another check reports, and the outcome to what is left."""
-    made = [
-        replace(finding, severity="info")
-        if _explains(failed, finding.cause, outcome.check, finding.severity or outcome.severity)
-        else replace(finding, severity=finding.severity or outcome.severity)
-        for finding in outcome.findings
-    ]
-    causes = dict.fromkeys(
-        one.cause for one, own in zip(made, outcome.findings, strict=True) if one != own and one.severity == "info"
-    )
-    if not causes:
+    made, named = [], dict[str, None]()
+    for finding in outcome.findings:
+        own = outcome.severity_of(finding)
+        found = next((name for name in finding.causes if _explains(failed, name, outcome.check, own)), None)
+        made.append(replace(finding, severity=own if found is None else "info"))
+        if found is not None and own != "info":
+            named[found] = None
+    if not named:
         return
     made.sort(key=lambda finding: -SEVERITIES.index(finding.severity or "info"))
     outcome.findings = made
@@ -235,7 +233,7 @@ def _lower_findings(outcome: CheckOutcome, failed: Mapping[str, Severity]) -> No
     outcome.message = (
         made[0].message if outcome.total == 1 else f"{outcome.total:,} findings, the first: {made[0].message}"
     )
-    outcome.notes.append(f"partly a consequence of what {', '.join(map(str, causes))} reports")
+    outcome.notes.append(f"partly a consequence of what {', '.join(named)} reports")
 
 
 def _verdict(context: Context, setting: Setting, max_findings: int) -> _Verdict:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checks_contracts import outcome_of
+from checks_world import grade, world
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
@@ -291,3 +293,115 @@ def test_a_split_that_was_not_scaled_is_left_to_the_comparison_of_splits(tmp_pat
         name: DataLoader(TensorDataset(waves(1.0) * factor), 20) for name, factor in (("train", 1), ("test", 255))
     }
     assert judge(tmp_path, loaders).outcome("odd_scale").status == "pass"
+
+
+def sure_answers(labels: Tensor, classes: int = 5) -> Tensor:
+    """Logits of a model that is sure, and mostly right."""
+    right = torch.rand(len(labels), generator=torch.Generator().manual_seed(2)) < 0.95
+    noise = torch.rand(len(labels), classes, generator=torch.Generator().manual_seed(int(labels[:9].sum())))
+    return 6.0 * functional.one_hot(torch.where(right, labels, (labels + 1) % classes), classes) + 0.1 * noise
+
+
+def arranged(labels: Tensor, how: str) -> Tensor:
+    if how == "sorted":
+        return labels.sort().values
+    if how == "shuffled":
+        return labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(5))]
+    return labels
+
+
+@pytest.mark.parametrize("how", ["sorted", "shuffled", "kept"])
+def test_labels_of_other_samples_are_found(tmp_path: Path, how: str) -> None:
+    labels = torch.randint(5, (COUNT,), generator=torch.Generator().manual_seed(1))
+    loaders = {
+        "train": DataLoader(TensorDataset(sure_answers(labels), labels), 20),
+        "test": DataLoader(TensorDataset(sure_answers(labels.flip(0)), arranged(labels.flip(0), how)), 20),
+    }
+    report = judge(tmp_path, loaders, Identity())
+    found = report.outcome("alignment")
+    assert found.status == ("pass" if how == "kept" else "fail")
+    if how != "kept":
+        assert found.message.startswith(
+            "What the model predicts has nothing to do with the labels in test (Cramér's V 0."
+        )
+        assert {one.check for one in report.outcomes if one.status == "fail" and one.severity == "error"} == {
+            "alignment"
+        }
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_a_model_that_guesses_is_not_taken_for_wrong_labels_unless_it_is_sure(tmp_path: Path, scale: float) -> None:
+    labels = torch.randint(5, (COUNT,), generator=torch.Generator().manual_seed(1))
+    guesses = scale * torch.randn(COUNT, 5, generator=torch.Generator().manual_seed(3))
+    loader = DataLoader(TensorDataset(guesses, labels), 20)
+    found = judge(tmp_path, {"test": loader}, Identity()).outcome("alignment")
+    assert found.status == ("fail" if scale > 1 else "pass")
+
+
+class Line(nn.Module):
+    """Answers with the sum of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda y: y.roll(1), "Targets are shifted by one row: the predictions fit those of the sample after"),
+        (lambda y: -y, "Targets have the other sign: the predictions fit them when it is changed"),
+        (lambda y: y, None),
+        (lambda y: torch.randn(len(y), generator=torch.Generator().manual_seed(4)), None),
+    ],
+)
+def test_measured_targets_that_do_not_fit_are_found(tmp_path: Path, change: Any, says: str | None) -> None:
+    rows = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(0))
+    targets = rows.sum(1) + 0.2 * torch.randn(COUNT, generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(rows, change(targets)), 20)
+    found = judge(tmp_path, {"test": loader}, Line()).outcome("alignment")
+    assert [found.status, found.severity] == (["pass", "error"] if says is None else ["fail", "error"])
+    assert says is None or found.message.startswith(says)
+
+
+def test_a_part_of_the_dataset_with_wrong_labels_is_named(tmp_path: Path) -> None:
+    made = world(samples=240)
+    for row in made.tables["predictions"]:
+        if row["index"] >= 180:
+            grade(row, (row["label"] + 1) % 3, row["logits"])
+    for row in made.tables["samples"]:
+        row["source_bytes"] = 1_000
+        row["label"] = (row["label"] + (row["index"] >= 180)) % 3
+    outcome = outcome_of(made.write(tmp_path / "lineage"), "weak_segments")
+    assert outcome.message.startswith("Of 60 samples with a place in the dataset from 180 to 239, ")
+
+
+def test_classes_that_follow_each_other_are_no_weak_part(tmp_path: Path) -> None:
+    made = world(samples=240)
+    order = sorted(range(240), key=lambda index: (index % 3, index))
+    for table in ("samples", "stage_outputs", "predictions"):
+        for row in made.tables[table]:
+            row["index"] = order.index(row["index"])
+    for row in made.tables["predictions"]:
+        if row["label"] == 2 and row["index"] % 2:
+            grade(row, 2, [3.0, 0.0, 0.0])
+    assert not any(
+        "place in the dataset" in one.message
+        for one in outcome_of(made.write(tmp_path / "lineage"), "weak_segments").findings
+    )
+
+
+class Masks(Dataset[Any]):
+    """Pictures of noise with masks of which many are equal; the mask alone goes through a function that is seen."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        mask = torch.zeros(1, 1, 16, 16)
+        mask[..., index % 4 : index % 4 + 5] = 3
+        picture = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(index))
+        return picture, functional.interpolate(mask, (8, 8))[0, 0].long()
+
+
+def test_pictures_with_equal_masks_are_not_duplicates(tmp_path: Path) -> None:
+    assert judge(tmp_path, {"train": DataLoader(Masks(), 20)}).outcome("duplicates").status == "pass"

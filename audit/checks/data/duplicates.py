@@ -42,5 +42,5 @@ class Duplicates(Check):
                 threshold=1,
                 sql=f"SELECT index, source, label FROM samples WHERE run_id = {context.run_literal} "
                 f"AND index IN ({row['first']}, {row['index']})",
-                cause="conflicting_labels" if row["conflicting"] else None,
+                causes=("conflicting_labels",) if row["conflicting"] else (),
             )

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.integrity.batch_labels import find_changed_labels, read_label_pairs
+from audit.checks.integrity.unrelated_labels import find_shifted_targets, find_unrelated_labels
+from audit.checks.shared.each_split import judge_each_split
 from audit.checks.shared.fingerprint import VISIT, have_same_rows
 from audit.checks.shared.significance import holm
 from audit.lineage.diff.mcnemar import p_value
@@ -29,7 +31,9 @@ class Alignment(Check):
     statistic = (
         "the digest of the model's input equals that of the last stage. For a shift by one row: McNemar's exact test "
         "between the places where the prediction fits the neighbour's label and those where it fits its own, Holm over "
-        "both neighbours. The labels of a batch are compared with those of its samples"
+        "both neighbours. Of a model that is sure: Cramér's V of predictions and labels, corrected for chance, below 0.1. "
+        "Measured targets: rank correlation of 0.5 with another row or the other sign, and less than half of it as they "
+        "are. The labels of a batch are compared with those of its samples"
     )
     assumes = "the last stage's output is the model's input"
     options = settings(
@@ -49,6 +53,10 @@ class Alignment(Check):
         yield from _labels(context)
         yield from _recompute(context)
         yield from _find_shift(context)
+        if context.run.task == "regression":
+            yield from judge_each_split(context, find_shifted_targets)
+        else:
+            yield from judge_each_split(context, find_unrelated_labels)
 
 
 def _inputs(context: Context) -> Iterable[Finding]:

@@ -57,7 +57,7 @@ class Reproducible(Check):
                 value=row.max_abs_diff,
                 threshold=0,
                 sql=context.evidence("stage_outputs", row.index, f"epoch = {row.epoch} AND visit = {row.visit}"),
-                cause="source_unchanged" if row.reason.startswith("source ") else None,
+                causes=("source_unchanged",) if row.reason.startswith("source ") else (),
             )
 
     def _look_for_parts(self, context: Context) -> None:

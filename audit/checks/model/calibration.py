@@ -54,7 +54,7 @@ class Calibration(Check):
     assumes = "confidences spread over the bins"
     severity = "warning"
     # Where one class is never right, what is predicted instead of it is too sure.
-    follows = (*CAUSES_OF_ERRORS, "accuracy", "per_class_accuracy")
+    follows = (*CAUSES_OF_ERRORS, "accuracy", "per_class_accuracy", "weak_segments")
     needs = ("model", "labels")
     options = settings(
         max=Option(0.1, "The largest expected calibration error that is allowed."),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
+from audit.checks.shared.each_split import judge_each_split
 from audit.checks.shared.label_columns import find_changed_columns
 from audit.checks.shared.significance import binomial_tail
 from audit.class_names import show_class
-from audit.store.sql_literal import literal
 
 #: A swap is reported only where guessing would show it less often than this.
 _CHANCE_LIMIT = 0.001
@@ -52,12 +51,12 @@ class ClassOrder(Check):
 
     def run(self, context: Context) -> Iterable[Finding]:
         if context.run.task == "multilabel":
-            yield from _judge_each_split(context, find_changed_columns)
+            yield from judge_each_split(context, find_changed_columns)
             return
         if not any(row["labels"] for row in context.facts.epochs) or context.facts.regression:
             raise Skip("the run has no labels that are classes")
         yield from _names(context)
-        yield from _judge_each_split(context, self._judge)
+        yield from judge_each_split(context, self._judge)
 
     def _judge(self, context: Context, predictions: str, where: str) -> Iterable[Finding]:
         query = (
@@ -108,19 +107,6 @@ class ClassOrder(Check):
         # If a model guesses, some permutation is better by chance; fewer samples make this more likely.
         gained = after - before >= max(context.options["gain"], 3 / math.sqrt(total))
         return bool(gained and after >= context.options["permuted_accuracy"])
-
-
-def _judge_each_split(context: Context, judge: Callable[[Context, str, str], Iterable[Finding]]) -> Iterable[Finding]:
-    """Judge all predictions together, and where nothing is found those of each split: the classes of one alone may be wrong."""
-    found = list(judge(context, context.predictions, ""))
-    splits = [row["split"] for row in context.facts.epochs if row["split"] is not None]
-    for split in splits if len(splits) > 1 and not found else ():
-        keys = f"SELECT (epoch, index, visit) FROM samples WHERE run_id = {context.run_literal} AND split = {literal(split)}"
-        with contextlib.suppress(Skip):
-            found += judge(
-                context, f"(FROM {context.predictions} WHERE (epoch, index, visit) IN ({keys}))", f" in {split}"
-            )
-    yield from found
 
 
 def _count_possible_hits(rows: list[PredictedClass]) -> int:

@@ -99,7 +99,7 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
             threshold=row["other"],
             sql=context.evidence("predictions", row["index"]),
             severity=None if sure else "info",
-            cause="conflicting_labels" if (row["epoch"], row["index"], row["visit"]) in conflicting else None,
+            causes=("conflicting_labels",) if (row["epoch"], row["index"], row["visit"]) in conflicting else (),
         )
 
 

@@ -17,8 +17,11 @@ _FACTS = {
     "width": ("o.shape[2]", "width"),
     "aspect": ("o.shape[2] / nullif(o.shape[1], 0)", "aspect ratio"),
     "bytes": ("s.source_bytes", "file size"),
+    "place": ("s.index", "place in the dataset"),
 }
 _PARTS = 4
+#: The share of all classes that each quarter must have.
+_CLASS_SHARE = 0.8
 
 
 class Segment(TypedDict):
@@ -36,11 +39,9 @@ class Segment(TypedDict):
 class WeakSegments(Check):
     """Compare each quarter of each property with all other samples, corrected for the number of tests (Holm)."""
 
-    description = (
-        "No quarter of the samples by brightness, contrast, width, aspect or file size is predicted much worse."
-    )
+    description = "No quarter of the samples by brightness, contrast, width, aspect, file size or place in the dataset is predicted much worse."
     question = "Is a group of samples predicted worse?"
-    statistic = "two rates (z test), Holm over 20 quarters"
+    statistic = "two rates (z test), Holm over 24 quarters"
     assumes = "independent samples"
     severity = "warning"
     follows = (*CAUSES_OF_ERRORS, "accuracy")
@@ -57,11 +58,16 @@ class WeakSegments(Check):
         if graded < context.options["samples"]:
             raise Skip(f"{graded} pictures are graded; at least {context.options['samples']} are needed")
         chances = [_chance(row) for row in segments]
-        for row, chance, sure in zip(segments, chances, holm(chances, context.options["significance"]), strict=True):
-            others = (row["all_hits"] - row["hits"]) / max(1, row["total"] - row["samples"])
-            share = row["hits"] / row["samples"]
-            if not sure or others - share < context.options["gap"]:
-                continue
+        sure = holm(chances, context.options["significance"])
+        judged = [
+            (_accuracy_of_others(row) - row["hits"] / row["samples"], chance, row)
+            for row, chance, is_sure in zip(segments, chances, sure, strict=True)
+            if is_sure
+        ]
+        for gap, chance, row in sorted(judged, key=lambda one: -one[0]):
+            if gap < context.options["gap"]:
+                break
+            share, others = row["hits"] / row["samples"], _accuracy_of_others(row)
             low, high = wilson(row["hits"], row["samples"])
             yield Finding(
                 f"Of {row['samples']:,} samples with a {_FACTS[row['fact']][1]} from {row['low']:.4g} to {row['high']:.4g}, {share:.1%} are predicted right "
@@ -71,6 +77,10 @@ class WeakSegments(Check):
                 threshold=others,
                 sql=_query(context, row["fact"]),
             )
+
+
+def _accuracy_of_others(row: Segment) -> float:
+    return (row["all_hits"] - row["hits"]) / max(1, row["total"] - row["samples"])
 
 
 def _chance(row: Segment) -> float:
@@ -86,7 +96,7 @@ def _segments(context: Context) -> list[Segment]:
     query = f"SELECT p.correct::UTINYINT AS correct, {facts} FROM {_join_conditions(context)}"
     batches = list(context.reader.sql(query, run=[context.run.run_id]).arrow_batches())
     found: list[Segment] = []
-    for name in _FACTS:
+    for name in _FACTS if _are_classes_mixed(context) else [name for name in _FACTS if name != "place"]:
         values = np.concatenate([numbers_of(batch[name]) for batch in batches] or [np.empty(0)])
         right = np.concatenate([numbers_of(batch["correct"]) for batch in batches] or [np.empty(0, bool)])
         right, values = right[~np.isnan(values)].astype(bool), values[~np.isnan(values)]
@@ -109,6 +119,17 @@ def _segments(context: Context) -> list[Segment]:
                 }
             )
     return found
+
+
+def _are_classes_mixed(context: Context) -> bool:
+    """Return whether each quarter of the dataset has most classes: where they follow each other, a place is a class."""
+    query = (
+        f"SELECT min(count(DISTINCT label)) OVER () AS least, any_value(classes) AS classes FROM (SELECT label, "
+        f"ntile({_PARTS}) OVER (ORDER BY index) AS part, (SELECT count(DISTINCT label) FROM {context.items}) AS classes "
+        f"FROM {context.items}) GROUP BY part LIMIT 1"
+    )
+    rows = context.rows(query)
+    return bool(rows) and bool(rows[0]["least"] >= _CLASS_SHARE * rows[0]["classes"])
 
 
 def _join_conditions(context: Context) -> str:

@@ -12,6 +12,8 @@ from audit.store.sql_literal import literal
 
 #: At most this many repeated contents are listed in a query; for more, all rows are read.
 _FEW = 10_000
+#: The name of the stage that is the finished item.
+_ITEM_STAGE = "audit.stage.item"
 #: Blank outputs, as the check `blank` reports them: they are equal because nothing was loaded.
 _BLANK = f"kind IN {GRIDS} AND min = max AND list_product(shape) >= 16"
 
@@ -23,7 +25,7 @@ def contents(context: Context) -> str:
         undigested = f"FROM {items} WHERE source_digest IS NULL AND status = 'ok' LIMIT 1"
         digested = f"(FROM {items} WHERE source_digest IS NOT NULL)"
         plain = not context.rows(undigested) and not len(_find_recurring_hashes(context, "source", digested))
-        context.facts.cache[items] = _contents(items, context.run.run_id, plain)
+        context.facts.cache[items] = _contents(items, context.run.run_id, plain, _find_item_stage(context))
     found: str = context.facts.cache[items]
     return found
 
@@ -67,17 +69,27 @@ def _find_recurring_hashes(context: Context, column: str, rows: str) -> np.ndarr
 
 def contents_of(run_id: str) -> str:
     """Return SQL for all visits of another run, with the same column."""
-    return _contents(f"(FROM samples WHERE run_id = {literal(run_id)})", run_id, False)
+    return _contents(f"(FROM samples WHERE run_id = {literal(run_id)})", run_id, False, None)
 
 
-def _contents(items: str, run_id: str, plain: bool) -> str:
+def _find_item_stage(context: Context) -> int | None:
+    """Return the stage that is the finished item, which is there where audit did not see a part of it being made: `load` is then only a part of it."""
+    return next((stage.stage for stage in context.facts.stages if stage.qualname == _ITEM_STAGE), None)
+
+
+def _contents(items: str, run_id: str, plain: bool, item: int | None) -> str:
     if plain:
         return f"(SELECT *, source_digest AS content FROM {items})"
+    digests = f"SELECT epoch, index, visit, digest FROM stage_outputs WHERE run_id = {literal(run_id)} AND stage = 0"
+    if item is not None:
+        digests = (
+            "SELECT epoch, index, visit, string_agg(digest, '-' ORDER BY stage) AS digest FROM stage_outputs "
+            f"WHERE run_id = {literal(run_id)} AND stage IN (0, {item}) GROUP BY epoch, index, visit"
+        )
     # Samples without a file, and several samples from one file (frames of a clip), are identified by their stage 0.
     return (
         "(SELECT s.*, CASE WHEN s.source_digest IS NULL "
         "OR count(*) OVER (PARTITION BY s.source) > count(*) OVER (PARTITION BY s.source, o.digest) "
         "THEN o.digest ELSE s.source_digest END AS content "
-        f"FROM {items} s LEFT JOIN (SELECT epoch, index, visit, digest FROM stage_outputs "
-        f"WHERE run_id = {literal(run_id)} AND stage = 0) o USING (epoch, index, visit))"
+        f"FROM {items} s LEFT JOIN ({digests}) o USING (epoch, index, visit))"
     )
