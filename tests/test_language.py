@@ -22,6 +22,9 @@ STUMBLES = {
     r"\bis dear\b": "is expensive",
     r"\bin the words of\b": "as ... says",
     r"\bof such\b": "of these",
+    r"\bbe had\b": "be read, be computed",
+    r"\b(?-i:So) (?:do|does|did|were|have) ": "The same holds for",
+    r"\b(?:nursery|roster)\b": "fork server, search",
     r"(?<!here )\b(?:is|are|was|were) no (?!longer\b|more\b|such\b)\w": "is not a",
 }
 #: Texts in which the word is somebody else's: a film review of the example data.

@@ -1,4 +1,4 @@
-"""Whatever a stage returns can be had back, or it is said that it was not stored; nothing else is called damage."""
+"""The value that a stage returned can be read again, or the error says that it was not stored; nothing else is called damage."""
 
 from __future__ import annotations
 

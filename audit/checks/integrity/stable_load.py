@@ -43,7 +43,7 @@ class StableLoad(Check):
         several = context.has_one_cause(found, total)
         for row in rows[:1] if several else rows:
             context.unlisted = 0 if several else context.unlisted
-            which = f" So do {found - 1:,} others of {total:,}." if several else ""
+            which = f" The same holds for {found - 1:,} more of {total:,} samples." if several else ""
             yield Finding(
                 f"{row['source']} (index {row['index']}) was loaded {row['visits']} times and gave {row['different']} "
                 f"different values, without drawing random numbers: a stage may change it in place.{which}",

@@ -35,7 +35,7 @@ class LabelRange(Check):
         )
         for row in context.offenders_by_cause(query, "label", "false"):
             high = f" to {min(limits) - 1}" if limits else ""
-            which = f" So have {row['others']:,} others." if row["others"] else ""
+            which = f" The same holds for {row['others']:,} more." if row["others"] else ""
             yield Finding(
                 f"{row['source']} (index {row['index']}) has the label {row['label']}; labels go from 0{high}.{which}",
                 index=row["index"],

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Any]:
-    """An S3 server that this process and all that it starts know from the environment; None where it cannot be had."""
+    """An S3 server that this process and all that it starts know from the environment; None where it cannot be started."""
     try:
         import boto3  # noqa: F401
         from object_service import Service

@@ -1,4 +1,4 @@
-"""Replay as a property: random pipelines come out bit for bit, and any generator's state can be had back.
+"""Replay as a property: random pipelines come out bit for bit, and any generator's state can be restored.
 
 The same pipelines in greater number are the campaign (`make campaign`), whose figures are in docs/RELIABILITY.md.
 """
@@ -178,13 +178,13 @@ def test_searching_neither_draws_nor_changes_anything() -> None:
 
     odd = Odd()
     before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()
-    roster = GeneratorSearch(odd)
-    assert roster.places == []
+    search = GeneratorSearch(odd)
+    assert search.places == []
     for number in range(3):
         odd.cache[number] = object()
-        assert roster.refresh() == {}
+        assert search.refresh() == {}
     odd.cache["late"] = random.Random(1)  # type: ignore[index]
-    assert list(roster.refresh()) in ([], ["cache.late"])
+    assert list(search.refresh()) in ([], ["cache.late"])
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tobytes() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])

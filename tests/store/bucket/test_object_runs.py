@@ -161,7 +161,7 @@ def test_a_part_that_cannot_be_read_is_one_sentence(service: Service, place: str
     )
     for ask, opened in itertools.product(questions, (False, True)):
         with audit.open(place) as store:
-            if opened:  # the footer is known: it is the pages that cannot be had
+            if opened:  # the footer is known: the pages cannot be read
                 assert store.sql("SELECT count(*) FROM predictions").fetchall() == [(count,)]
             service.fault("GET", ".parquet", status=403, times=1)
             with pytest.raises(

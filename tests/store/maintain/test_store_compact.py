@@ -226,7 +226,7 @@ def test_what_was_merged_before_is_kept_until_the_next_merge_succeeds(tmp_path: 
     damage(merged)
     with audit.open(place) as store, pytest.raises(StoreDamaged):
         store.compact()
-    assert len(list(place.glob("runs/*/samples/part-*.parquet"))) == 4, "the rows can still be had from these"
+    assert len(list(place.glob("runs/*/samples/part-*.parquet"))) == 4, "the rows can still be read from these"
 
 
 @pytest.mark.workers
