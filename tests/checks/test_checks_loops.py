@@ -405,3 +405,16 @@ class Masks(Dataset[Any]):
 
 def test_pictures_with_equal_masks_are_not_duplicates(tmp_path: Path) -> None:
     assert judge(tmp_path, {"train": DataLoader(Masks(), 20)}).outcome("duplicates").status == "pass"
+
+
+@pytest.mark.parametrize("level", [255.0, 128.0])
+def test_pictures_that_a_stage_turns_white_are_reported_once(tmp_path: Path, level: float) -> None:
+    """As `convert("RGB")` does with pictures of 16 bits: some become white all over, the others nearly."""
+    made = world()
+    for row in made.outputs(1):
+        row.update(mean=254.0, min=3.0, max=255.0)
+        if row["index"] < 30:
+            row.update(mean=level, min=level, max=level)
+    report = run_checks(made.write(tmp_path / "lineage"), only=["blank", "clipped"], record=False)
+    assert report.outcome("clipped").severity == "error"
+    assert report.outcome("blank").severity == ("info" if level == 255 else "error")

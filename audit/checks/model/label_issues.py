@@ -14,7 +14,7 @@ import numpy as np
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.content import select_alike
+from audit.checks.shared.content import are_contents_compared, select_alike
 from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.label_noise import LabelNoise, fit_noise
 from audit.checks.shared.training_steps import is_trained
@@ -104,7 +104,9 @@ def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterabl
 
 
 def _list_conflicting(context: Context) -> set[tuple[int, int, int]]:
-    """Return the visits whose content has other labels elsewhere."""
+    """Return the visits whose content has other labels elsewhere, if that was looked for: else nothing reports it."""
+    if not are_contents_compared(context):
+        return set()
     alike = select_alike(context, "min(label) <> max(label)")
     items = f"SELECT DISTINCT split, index, source FROM {alike} LIMIT {context.most}"
     rows = context.rows(

@@ -123,13 +123,11 @@ def _segments(context: Context) -> list[Segment]:
 
 def _are_classes_mixed(context: Context) -> bool:
     """Return whether each quarter of the dataset has most classes: where they follow each other, a place is a class."""
-    query = (
-        f"SELECT min(count(DISTINCT label)) OVER () AS least, any_value(classes) AS classes FROM (SELECT label, "
-        f"ntile({_PARTS}) OVER (ORDER BY index) AS part, (SELECT count(DISTINCT label) FROM {context.items}) AS classes "
-        f"FROM {context.items}) GROUP BY part LIMIT 1"
-    )
-    rows = context.rows(query)
-    return bool(rows) and bool(rows[0]["least"] >= _CLASS_SHARE * rows[0]["classes"])
+    last = f"(SELECT max(index) + 1 FROM {context.samples})"
+    query = f"SELECT count(DISTINCT label) AS classes FROM {context.samples}"
+    parts = context.rows(f"{query} GROUP BY index * {_PARTS} // {last}")
+    every = context.value(query)
+    return bool(parts) and min(row["classes"] for row in parts) >= _CLASS_SHARE * every
 
 
 def _join_conditions(context: Context) -> str:

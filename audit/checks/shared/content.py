@@ -30,6 +30,11 @@ def contents(context: Context) -> str:
     return found
 
 
+def are_contents_compared(context: Context) -> bool:
+    """Return whether another check has looked for repeated content already, so that asking again is cheap."""
+    return (context.facts.cache.get(context.items), "recurring") in context.facts.cache
+
+
 def select_recurring(context: Context) -> str:
     """Return SQL for the items whose content is repeated; for all items if too many are. Blank pictures, which `blank` reports, are left out."""
     items = contents(context)

@@ -15,6 +15,8 @@ from audit.checks.shared.stored_values import channel_axis, stored_values
 _LOST_SHARE = 0.1
 #: Of fewer samples a channel may have one value by chance.
 _FEWEST = 16
+#: The greatest values of fractions and of whole numbers of 8 and 16 bits.
+_WHITE = (1.0, 255.0, 65_535.0)
 
 
 class Blank(Check):
@@ -121,6 +123,8 @@ def _find_empty(context: Context, state: str, why: str, empty: str, where: str) 
             sql=f"FROM ({query}) WHERE stage = {stage}"
             if others
             else context.evidence("stage_outputs", row["index"], empty),
+            # A stage that cuts off what is too bright makes some pictures white all over.
+            causes=("clipped",) if stage and row["value"] in _WHITE else (),
         )
 
 
