@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,12 +15,20 @@ from audit.checks.shared.files import spread_evenly
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.label_guess import betrayed_class
 from audit.class_names import show_class
-from audit.store.read.rows import QueryRow
 
 #: A word names at least this share of a class, and is right at least so often (lower ends of intervals).
 _NAMED, _RIGHT = 0.75, 0.9
 #: Words, and what stands between spaces: a mark such as `[ad]` or `###` may be no word.
 _WORDS = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledText:
+    """The words of one text, and its label."""
+
+    index: int
+    label: int
+    words: set[str]
 
 
 class TellingWords(Check):
@@ -45,10 +54,10 @@ class TellingWords(Check):
         rows = self._texts(context)
         if len(rows) < context.options["samples"]:
             raise Skip(f"{len(rows)} labelled texts were stored; at least {context.options['samples']} are needed")
-        labels = np.array([row["label"] for row in rows])
+        labels = np.array([row.label for row in rows])
         if len(np.unique(labels)) < 2:
             raise Skip("all samples have one label")
-        halves = np.array([row["index"] * 2654435761 % 2**32 < 2**31 for row in rows])
+        halves = np.array([row.index * 2654435761 % 2**32 < 2**31 for row in rows])
         found = sorted(_find_words(rows, labels, halves), key=lambda one: (-one[2], one[0]))
         if not found:
             return
@@ -64,7 +73,7 @@ class TellingWords(Check):
             sql=f"SELECT label, index FROM {context.items} ORDER BY ALL",
         )
 
-    def _texts(self, context: Context) -> list[QueryRow]:
+    def _texts(self, context: Context) -> list[LabelledText]:
         """Return the index, label and words of labelled texts: of the excerpts, which are there at every level of capture but `digest`."""
         usable = "status = 'ok' AND label IS NOT NULL"
         total = context.value(f"SELECT count(*) FROM {context.items} WHERE {usable}")
@@ -74,7 +83,10 @@ class TellingWords(Check):
             f"SELECT index, label, data FROM (FROM {context.items} WHERE {usable}{chosen}) JOIN payloads USING (run_id, epoch, index, visit) "
             "WHERE stage = 0 AND payloads.kind = 'text' AND form = 'preview'"
         )
-        return [{**row, "words": words_of(row["data"].decode("utf-8", "replace"))} for row in context.rows(query)]
+        return [
+            LabelledText(row["index"], row["label"], words_of(row["data"].decode("utf-8", "replace")))
+            for row in context.rows(query)
+        ]
 
 
 def words_of(text: str) -> set[str]:
@@ -83,18 +95,18 @@ def words_of(text: str) -> set[str]:
     return {*_WORDS.findall(lower), *lower.split()}
 
 
-def _find_words(rows: list[QueryRow], labels: Array, halves: Array) -> Iterator[tuple[str, int, int, int, int]]:
+def _find_words(rows: list[LabelledText], labels: Array, halves: Array) -> Iterator[tuple[str, int, int, int, int]]:
     """Yield each word that names a class: the word, the label, hits, names and samples."""
-    sizes = Counter(row["label"] for row in rows)
-    counts = Counter(word for row in rows for word in row["words"])
-    in_class = Counter((word, row["label"]) for row in rows for word in row["words"])
+    sizes = Counter(row.label for row in rows)
+    counts = Counter(word for row in rows for word in row.words)
+    in_class = Counter((word, row.label) for row in rows for word in row.words)
     # Few words are so frequent in one class alone; only these are tried on the other half.
     likely = {
         word for (word, label), n in in_class.items() if n >= _NAMED * sizes[label] and n >= _RIGHT * counts[word]
     }
     for word in sorted(likely):
         # Without the word nothing is said.
-        has = np.array([0 if word in row["words"] else -1 for row in rows])
+        has = np.array([0 if word in row.words else -1 for row in rows])
         found = betrayed_class(has, labels, halves, _NAMED, _RIGHT)
         if found is not None:
             yield (word, *found)

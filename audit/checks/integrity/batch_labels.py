@@ -13,7 +13,6 @@ from typing import TypedDict
 
 from audit.checks.base import Finding, Severity
 from audit.checks.context import Context
-from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 from audit.texts import enumerate_some
 
@@ -34,6 +33,15 @@ class LabelPair(TypedDict):
     label: int
     batch_label: int
     samples: int
+
+
+class ChangedLabel(TypedDict):
+    """A sample that has another label in its batch."""
+
+    index: int
+    source: str | None
+    label: int
+    batch_label: int
 
 
 def read_label_pairs(context: Context) -> list[LabelPair]:
@@ -134,10 +142,11 @@ def _report_changes(context: Context, split: str | None, pairs: Sequence[LabelPa
     )
 
 
-def _find_first(context: Context, split: str | None) -> QueryRow:
-    return context.rows(
+def _find_first(context: Context, split: str | None) -> ChangedLabel:
+    return context.facts.typed_rows(
+        ChangedLabel,
         f"SELECT index, source, label, batch_label FROM {context.samples} WHERE split IS NOT DISTINCT FROM {_text(split)} "
-        "AND batch_label >= 0 AND batch_label <> label ORDER BY epoch, index LIMIT 1"
+        "AND batch_label >= 0 AND batch_label <> label ORDER BY epoch, index LIMIT 1",
     )[0]
 
 

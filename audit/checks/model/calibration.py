@@ -15,7 +15,6 @@ from audit.checks.shared.significance import holm, normal_tails
 from audit.checks.shared.training_steps import is_trained
 from audit.split_names import is_evaluation
 from audit.store.plain_arrays import numbers_of
-from audit.store.read.rows import QueryRow
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +27,15 @@ _FEWEST_WRONG, _MOST_SCALED = 10, 5_000
 #: Another scale must make the labels likelier by this factor (its logarithm).
 _SURE = 10.0
 _SCALES = tuple(2 ** (n / 2) for n in range(15))
+
+
+class ConfidenceBin(TypedDict):
+    """The predictions whose confidence lies in one bin."""
+
+    bin: int
+    samples: int
+    confidence: float
+    accuracy: float
 
 
 class ClassCalibration(TypedDict):
@@ -74,7 +82,7 @@ class Calibration(Check):
             f"avg(confidence) AS confidence, avg(correct::INT) AS accuracy FROM {context.judged_predictions} "
             "WHERE correct IS NOT NULL AND confidence IS NOT NULL GROUP BY bin ORDER BY bin"
         )
-        rows = context.rows(query)
+        rows = context.facts.typed_rows(ConfidenceBin, query)
         total = sum(row["samples"] for row in rows)
         if total < context.options["samples"]:
             raise Skip(f"{total} samples are graded; at least {context.options['samples']} are needed")
@@ -106,7 +114,7 @@ class Calibration(Check):
         elif (finding := self._judge_scale(context, rows)) is not None:
             yield finding
 
-    def _judge_scale(self, context: Context, bins: list[QueryRow]) -> Finding | None:
+    def _judge_scale(self, context: Context, bins: list[ConfidenceBin]) -> Finding | None:
         """Return a finding if the logits are many times too large: a model that is mostly right hides it from the error of its bins."""
         usable = (
             f"(FROM {context.judged_predictions} WHERE correct IS NOT NULL AND len(logits) > 1 AND len(logits) = len(probabilities) "

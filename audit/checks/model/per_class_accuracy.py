@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from statistics import NormalDist
+from typing import TypedDict
 
 from audit.checks.base import CAUSES_OF_ERRORS, Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.significance import wilson
-from audit.store.read.rows import QueryRow
+
+
+class ClassAccuracy(TypedDict):
+    """The accuracy of one class, and of all samples."""
+
+    label: int | None
+    label_name: str | None
+    samples: int
+    accuracy: float
+    overall: float
 
 
 class PerClassAccuracy(Check):
@@ -34,7 +44,7 @@ class PerClassAccuracy(Check):
             f"sum(sum(correct::INT)) OVER () / sum(count(*)) OVER () AS overall FROM {context.judged_predictions} "
             "WHERE correct IS NOT NULL GROUP BY label ORDER BY accuracy, label"
         )
-        rows = context.rows(query)
+        rows = context.facts.typed_rows(ClassAccuracy, query)
         # Of a thousand classes, fifty lie outside of their 95 % intervals; so the interval is wider with more classes.
         z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(rows)))
         wanted, gap = context.options["min"], context.options["max_gap"]
@@ -54,7 +64,7 @@ class PerClassAccuracy(Check):
                     f"{context.run_literal} AND label = {row['label']} AND NOT correct ORDER BY confidence DESC",
                 )
 
-    def _require_enough(self, context: Context, rows: list[QueryRow], limit: float, z: float) -> None:
+    def _require_enough(self, context: Context, rows: list[ClassAccuracy], limit: float, z: float) -> None:
         """Raise Skip if no class has so many samples that its interval could lie below the limit; note how many have not."""
         if limit <= 0:
             context.note("the accuracy of all samples is so low that no class can be far below it")

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from audit.checks.base import Skip
 from audit.checks.context import Context
 from audit.checks.shared.content import contents
 from audit.checks.shared.files import choose_files, open_files, spread_evenly
 from audit.picture_formats import open_picture
-from audit.store.read.rows import QueryRow
 
 #: Larger pictures are scaled down to this: enough for the checks, and cheap for JPEG.
 SIDE = 256
@@ -50,10 +49,18 @@ class Picture:
         return Picture(self.index, self.source, self.digest, None, self.exact, self.split)
 
 
+class StoredForm(TypedDict):
+    """How many pictures are stored in one form (`full` or `preview`), and in which encoding most of them are."""
+
+    form: str
+    pictures: int
+    encoding: str
+
+
 def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Picture]:
     """Yield at most `most` pictures of the items, evenly chosen (0: all). `exact` excludes previews, which are lossy."""
     forms = {
-        row["form"]: row
+        row["form"]: StoredForm(form=row["form"], pictures=row["pictures"], encoding=row["encoding"])
         for row in context.query_once(
             "SELECT form, count(*) AS pictures, mode(encoding) AS encoding FROM payloads WHERE "
             f"run_id = {context.run_literal} AND stage = 0 AND kind = 'image'{context.of_items} GROUP BY form"
@@ -68,7 +75,7 @@ def pictures(context: Context, most: int, *, exact: bool = False) -> Iterator[Pi
         raise Skip("no picture was stored, and the source files do not exist here")
 
 
-def _best_form(context: Context, forms: dict[str, QueryRow], exact: bool) -> str | None:
+def _best_form(context: Context, forms: dict[str, StoredForm], exact: bool) -> str | None:
     """Return which stored form to read: previews, unless they must be exact or whole pictures are as quick to decode."""
     if not exact and "preview" in forms:
         if "full" not in forms or forms["preview"]["encoding"] == _LOSSLESS or forms["full"]["encoding"] in _SLOW:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.files import spread_evenly
-from audit.store.read.rows import QueryRow
 
 #: At most this many samples are compared.
 _MOST = 20_000
+
+
+class ScaleOfSplit(TypedDict):
+    """How the last stage of a split changes pictures: medians over its samples."""
+
+    split: str
+    stage: int
+    samples: int
+    factor: float | None
+    shift: float
+    mean: float
+    std: float
 
 
 class SplitScale(Check):
@@ -34,7 +46,8 @@ class SplitScale(Check):
         if len(context.pipelines) < 2:
             raise Skip("all samples go through the same stages")
         query = self._query(context)
-        rows = [row for row in context.rows(query) if row["samples"] >= context.options["samples"]]
+        found = context.facts.typed_rows(ScaleOfSplit, query)
+        rows = [row for row in found if row["samples"] >= context.options["samples"]]
         if len({row["split"] for row in rows}) < 2:
             raise Skip(
                 f"fewer than two splits have at least {context.options['samples']} samples whose last stage returned numbers"
@@ -43,7 +56,7 @@ class SplitScale(Check):
         for row in rows[1:]:
             yield from self._compare(context, rows[0], row, query)
 
-    def _compare(self, context: Context, one: QueryRow, other: QueryRow, query: str) -> Iterable[Finding]:
+    def _compare(self, context: Context, one: ScaleOfSplit, other: ScaleOfSplit, query: str) -> Iterable[Finding]:
         if not one["factor"] or not other["factor"]:
             return
         ratio = other["factor"] / one["factor"]
