@@ -9,7 +9,7 @@ from typing import Any
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.draws import find_drawn_generators
+from audit.checks.shared.random_draws import find_drawn_generators
 from audit.checks.shared.significance import wilson
 from audit.records import Stage
 from audit.split_names import EVALUATION

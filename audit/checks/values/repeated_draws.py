@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.draws import find_drawn_generators
+from audit.checks.shared.random_draws import find_drawn_generators
 
 
 class RepeatedDraws(Check):
