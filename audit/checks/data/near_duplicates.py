@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.copies import copies
+from audit.checks.shared.picture_copies import copies
 
 
 class NearDuplicates(Check):
