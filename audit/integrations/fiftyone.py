@@ -17,7 +17,7 @@ from typing import Any
 
 from audit import plainjson
 from audit.integrations import run_facts as facts
-from audit.integrations.strips import has_pictures, previews
+from audit.integrations.stage_strips import has_pictures, previews
 from audit.records import Run
 from audit.store.read.reader import Reader
 

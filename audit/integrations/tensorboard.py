@@ -15,7 +15,7 @@ from typing import Any
 from audit import plainjson
 from audit.errors import MissingExtra
 from audit.integrations import run_facts as facts
-from audit.integrations.strips import mistake_text, worst_strips
+from audit.integrations.stage_strips import mistake_text, worst_strips
 from audit.records import Run
 from audit.store.read.reader import Reader
 
