@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import OpenFile, SourceFile, choose_files, open_files
 from audit.checks.shared.file_headers import headers
+from audit.checks.shared.files import OpenFile, SourceFile, choose_files, open_files
 from audit.picture_formats import open_picture
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
-from audit.checks.shared.files import SourceFile, choose_files
 from audit.checks.shared.file_headers import headers
+from audit.checks.shared.files import SourceFile, choose_files
 from audit.picture_formats import open_picture
 from audit.tables import StageOutputRow
 

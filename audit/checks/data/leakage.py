@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.content import contents, contents_of, select_recurring
-from audit.checks.shared.picture_copies import Copy, copies, copies_of
 from audit.checks.shared.files import spread_evenly
+from audit.checks.shared.picture_copies import Copy, copies, copies_of
 from audit.checks.shared_facts import RunFacts
 from audit.split_names import EVALUATION, is_evaluation
 from audit.store.read.rows import QueryRow

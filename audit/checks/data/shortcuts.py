@@ -8,8 +8,8 @@ from dataclasses import replace
 from audit.checks.base import Check, Finding, Option, Skip, settings
 from audit.checks.context import Context
 from audit.checks.shared.added_marks import is_drawn
-from audit.checks.shared.files import choose_files, spread_evenly
 from audit.checks.shared.file_headers import headers
+from audit.checks.shared.files import choose_files, spread_evenly
 from audit.checks.shared.picture_signatures import SATURATION, TINT, exact_measures, signatures
 from audit.checks.shared.shortcut import FACTS, Facts, LabelledSamples, Shortcut
 from audit.checks.shared.shortcut_facts import judge_facts
