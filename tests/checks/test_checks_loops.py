@@ -418,3 +418,19 @@ def test_pictures_that_a_stage_turns_white_are_reported_once(tmp_path: Path, lev
     report = run_checks(made.write(tmp_path / "lineage"), only=["blank", "clipped"], record=False)
     assert report.outcome("clipped").severity == "error"
     assert report.outcome("blank").severity == ("info" if level == 255 else "error")
+
+
+@pytest.mark.parametrize(("factor", "offset", "says"), [
+    (1000.0, 5.0, "20 of 200 targets are about 1,000 times as large as what is predicted, and the others are not"),
+    (0.1, 5.0, "20 of 200 targets are about 10 times smaller than what is predicted, and the others are not"),
+    (1.0, 5.0, None),
+    (1.0, 0.0, None),
+])  # fmt: skip
+def test_targets_in_another_unit_are_found(tmp_path: Path, factor: float, offset: float, says: str | None) -> None:
+    rows = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(0)) + offset
+    noise = 0.5 * torch.randn(COUNT, generator=torch.Generator().manual_seed(1))
+    targets = (rows.sum(1) + noise) * torch.where(torch.arange(COUNT) % 10 == 0, factor, 1.0)
+    loader = DataLoader(TensorDataset(rows, targets), 20)
+    found = judge(tmp_path, {"test": loader}, Line()).outcome("alignment")
+    assert [found.status, found.severity] == (["pass", "error"] if says is None else ["fail", "warning"])
+    assert says is None or found.message.startswith(says)

@@ -22,6 +22,11 @@ _SURE, _COMMONEST = 0.8, 0.5
 _LEAST_ASSOCIATION = 0.1
 #: The rank correlation that shows that a target belongs to a prediction; as they are, they have less than half of it.
 _FITS = 0.5
+#: The decimal logarithm of target by prediction beyond which a target is far away, how many of them are a part of their own, and the
+#: share of the others that is near.
+_FAR, _FEWEST_FAR, _LEAST_FAR, _MOSTLY_NEAR = 0.5, 10, 0.03, 0.6
+#: Nearly all of that part are as far away, and have the sign that is predicted.
+_ALIKE, _MOSTLY_ALIKE = 0.3, 0.9
 #: The probability that chance causes such a correlation.
 _CHANCE = 0.001
 #: Checks that find why a model that is sure may be wrong about everything.
@@ -108,6 +113,31 @@ def find_shifted_targets(context: Context, predictions: str, where: str) -> Iter
             value=best,
             threshold=own,
             sql=query,
+        )
+    elif width == 1:
+        yield from _find_other_unit(outputs[:, 0], targets[:, 0], where, query)
+
+
+def _find_other_unit(outputs: Array, targets: Array, where: str, query: str) -> Iterable[Finding]:
+    """Report targets of which a part is ten, a hundred or a thousand times what is predicted, and the others are not."""
+    usable = (outputs != 0) & (targets != 0)
+    ratios = np.log10(np.abs(targets[usable] / outputs[usable]))
+    same_sign = np.sign(targets[usable]) == np.sign(outputs[usable])
+    far = np.abs(ratios) > _FAR
+    if far.sum() < max(_FEWEST_FAR, _LEAST_FAR * len(ratios)) or (np.abs(ratios) < _FAR).mean() < _MOSTLY_NEAR:
+        return
+    power = int(np.rint(np.median(ratios[far])))
+    # Where little is predicted, the ratio is large by chance, and then neither alike nor of one sign.
+    is_alike = np.mean(np.abs(ratios[far] - power) < _ALIKE) >= _MOSTLY_ALIKE and same_sign[far].mean() >= _MOSTLY_ALIKE
+    if power and is_alike:
+        size = f"{10 ** abs(power):,} times {'as large as' if power > 0 else 'smaller than'}"
+        yield Finding(
+            f"{int(far.sum()):,} of {len(ratios):,} targets{where} are about {size} what is predicted, and the others are not: "
+            "are they in another unit?",
+            value=float(10.0**power),
+            threshold=1,
+            sql=query,
+            severity="warning",
         )
 
 
