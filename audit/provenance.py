@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
-from audit.records import DIGEST_VERSION
 from audit.texts import as_utf8
 
 _PACKAGES = {
@@ -36,15 +35,15 @@ _FURTHER_PACKAGES = {
 }
 
 
-def describe() -> dict[str, Any]:
+def describe(digest_version: int) -> dict[str, Any]:
     """Return what a run's row says of where it was made, without the commit: see `CommitQuery`."""
     command = describe_command(sys.argv[0], sys.argv[1:]) if sys.argv else ""
-    return {"versions": versions(), "host": host(), "command": command}
+    return {"versions": versions(digest_version), "host": host(), "command": command}
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that decide what a pipeline computes."""
-    found = {"python": platform.python_version(), "digests": str(DIGEST_VERSION)}
+def versions(digest_version: int) -> dict[str, str]:
+    """Return the versions that decide what a pipeline computes, and the one of the recipe that its digests follow."""
+    found = {"python": platform.python_version(), "digests": str(digest_version)}
     for name, package in _PACKAGES.items():
         try:
             found[name] = _version(package)

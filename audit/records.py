@@ -21,11 +21,6 @@ Level = Literal["digest", "preview", "full"]
 LEVELS: tuple[Level, ...] = ("digest", "preview", "full")
 #: How many bytes of outputs a run may store, unless another number is given.
 DEFAULT_BUDGET = 2 * 2**30
-#: The recipe of digests that new runs are recorded with. Version 1 left out what a tv_tensor means beside its numbers,
-#: pickled sparse, quantised and nested tensors, and knew what cannot be pickled by its text. Version 2 left out transparency
-#: entries, the classes of other tensors, and attributes, and knew tensors without content by their shape.
-DIGEST_VERSION = 3
-
 
 #: What a model's output may be declared to be, with the task that each stands for.
 OUTPUT_TASKS = {

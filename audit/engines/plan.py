@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from audit import provenance
+from audit import provenance, values
 from audit.engines.assemble import Assembly, assemble
 from audit.engines.request import RunRequest
 from audit.errors import NotFound, UsageError
 from audit.identity import check_run_name
-from audit.records import DIGEST_VERSION, Run, Stage
+from audit.records import Run, Stage
 from audit.sources.trust import require_trust, sign_recipe
 from audit.store.read.reader import Reader
 from audit.store.write.payload_filter import Selection
@@ -105,10 +105,10 @@ def _find_resumable_run(reader: Reader, reference: str | None) -> Run:
 
 
 def _check_unchanged(recorded: Run, assembly: Assembly) -> None:
-    if recorded.digest_version != DIGEST_VERSION:
+    if recorded.digest_version != values.digest_version():
         raise UsageError(
             f"The run {recorded.run_id} follows version {recorded.digest_version} of the digest recipe, and this audit records "
-            f"version {DIGEST_VERSION}: the rest of the run would not fit what was recorded.",
+            f"version {values.digest_version()}: the rest of the run would not fit what was recorded.",
             hint="Begin a new run instead, or resume it with the audit that began it.",
         )
     model_digest = assembly.model.digest if assembly.model else None
@@ -153,7 +153,7 @@ def _row(request: RunRequest, assembly: Assembly, total: int) -> Run:
         arch=model.arch if model else None,
         classes=assembly.classes,
         pipeline_digest=assembly.pipeline_digest(),
-        versions=provenance.versions(),
+        versions=provenance.versions(values.digest_version()),
         host=provenance.host(),
         tags=dict(request.tags),
         recipe=sign_recipe(request.recipe() | assembly.code_recipe(request.pipeline) | kept | found),

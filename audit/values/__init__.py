@@ -1,12 +1,12 @@
 """What a stage returned, whatever it is: describe, digest, preview, encode, decode, export.
 
-A new kind is one file and one line in the table below; a plugin's kind registers through the entry-point group
-`audit.values`. Observing never changes a value, never raises, never draws a random number and keeps no reference.
+A new kind is one file and one entry in the table below, and its class says since which version of the digest recipe it
+exists; a plugin's kind registers through the entry-point group `audit.values`. Observing never changes a value, never raises, never draws a random number and keeps no reference.
 """
 
 from __future__ import annotations
 
-from audit.records import DIGEST_VERSION
+from audit.values import hashing
 from audit.values.array import ArrayKind
 from audit.values.base import DecodeOptions, EncodedValue, Facts, Preview, ValueKind
 from audit.values.derived import StoredPicture, expand, source_digest
@@ -58,3 +58,7 @@ _TABLE: tuple[ValueKind, ...] = (
 )
 for _kind in _TABLE:
     KINDS.add(_kind.name, _kind)
+
+#: The version of the digest recipe that new runs follow: the newest that a kind of value or another change came with.
+DIGEST_VERSION = max(*hashing.RECIPE_CHANGES, *(kind.since for kind in _TABLE))
+hashing.set_newest_version(DIGEST_VERSION)

@@ -64,8 +64,11 @@ class ValueKind(ABC):
     """One kind of stage output."""
 
     name: ClassVar[str]
-    # The first version of the digest recipe that has this kind. Runs of earlier versions have such values as another kind.
+    # The first version of the digest recipe that has this kind: of a new kind, one more than the version that
+    # docs/FORMAT-values.md names. New runs then follow that version, and replays of earlier runs do not use the kind.
     since: ClassVar[int] = 1
+    # What runs of earlier versions have such values as, in Markdown, for the table of versions in docs/FORMAT-values.md.
+    kind_before: ClassVar[str] = "`other`"
     # True when the type alone decides, so that the answer of `matches` may be remembered for the type.
     by_type: ClassVar[bool] = False
     # True if no earlier kind in the table takes a value of a type that this one takes. After the first value of that type,

@@ -42,7 +42,7 @@ def observe(value: object) -> Facts:
     """Return the facts of any value; never raises, never changes it."""
     try:
         known = _by_type.get(type(value))
-        if known is not None and (facts := known.observe_fast(value)) is not None:
+        if known is not None and known.since <= hashing.version() and (facts := known.observe_fast(value)) is not None:
             return facts
     except Exception:  # the slower way decides
         pass
@@ -81,7 +81,9 @@ def row_digests(value: object) -> list[str] | None:
 def preview(value: object) -> Preview | None:
     """Return a small picture or excerpt of any value."""
     try:
-        known = _by_type.get(type(value)) or kind_of(value)
+        known = _by_type.get(type(value))
+        if known is None or known.since > hashing.version():
+            known = kind_of(value)
         if (made := known.preview_fast(value)) is not None:
             return made
     except Exception:  # the slower way decides

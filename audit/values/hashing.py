@@ -14,24 +14,38 @@ from typing import Any
 
 import xxhash
 
-from audit.records import DIGEST_VERSION
+#: Versions of the recipe that changed digests of values of kinds that there were before, and how such values were digested
+#: until then, as Markdown for docs/FORMAT-values.md. The version that a new kind came with is `since` of its class.
+RECIPE_CHANGES = {
+    2: "what a tv_tensor means was not part of its digest; sparse, quantised and nested tensors were `other`; what cannot be "
+    "pickled, and functions, had the digest of their `repr` or pickle",
+    3: "what stands after `\\|` in the table below was left out, except for tv_tensors of torchvision's own classes; tensors "
+    "without content (meta tensors, parameters of lazy modules) had a digest",
+}
 
-_version: ContextVar[int] = ContextVar("digest_version", default=DIGEST_VERSION)
+_newest_version = max(RECIPE_CHANGES)
+_followed_version: ContextVar[int] = ContextVar("digest_version")
+
+
+def set_newest_version(number: int) -> None:
+    """Set the version that is followed where `follow_recipe` does not name another."""
+    global _newest_version
+    _newest_version = number
 
 
 def version() -> int:
     """Return the version of the recipe that is followed here and now."""
-    return _version.get()
+    return _followed_version.get(_newest_version)
 
 
 @contextmanager
 def follow_recipe(number: int) -> Iterator[None]:
     """Let digests in this thread meanwhile follow another version of the recipe."""
-    before = _version.set(number)
+    before = _followed_version.set(number)
     try:
         yield
     finally:
-        _version.reset(before)
+        _followed_version.reset(before)
 
 
 @functools.lru_cache(512)

@@ -52,16 +52,15 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def record(images: Path, name: str, version: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    with monkeypatch.context() as patch, values.following_digests(version):
-        patch.setattr("audit.provenance.DIGEST_VERSION", version)
+def record(images: Path, name: str, version: int, **options: Any) -> Any:
+    with values.following_digests(version):
         store, pipeline = images.parent / "lineage", str(images.parent / "pipeline.py")
         return audit.run(str(images), pipeline=pipeline, store=store, name=name, workers=0, **options)
 
 
-def test_replay_trace_and_diff_across_versions(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(images, "old", 2, monkeypatch, capture="full")
-    record(images, "new", 3, monkeypatch, capture="full")
+def test_replay_trace_and_diff_across_versions(images: Path) -> None:
+    record(images, "old", 2, capture="full")
+    record(images, "new", 3, capture="full")
     with audit.open(images.parent / "lineage") as store:
         query = "SELECT index FROM stage_outputs GROUP BY index, stage HAVING count(DISTINCT digest) > 1 ORDER BY ALL"
         assert store.sql(query).fetchall() == [(1,), (1,), (2,), (2,)], (
@@ -88,8 +87,8 @@ def test_a_value_of_a_later_kind_is_not_compared_with_one_of_another_kind(
     )
     (images.parent / "pipeline.py").write_text(program)
     monkeypatch.setattr(type(values.KINDS.get("text")), "since", 3)
-    record(images, "old", 2, monkeypatch)
-    record(images, "new", 3, monkeypatch)
+    record(images, "old", 2)
+    record(images, "new", 3)
     with audit.open(images.parent / "lineage") as store:
         kinds = "SELECT DISTINCT kind FROM stage_outputs WHERE name = 'Step' ORDER BY kind"
         assert store.sql(kinds).fetchall() == [("other",), ("text",)]
@@ -102,10 +101,10 @@ def test_a_value_of_a_later_kind_is_not_compared_with_one_of_another_kind(
         assert "the same output for 0 samples" in capsys.readouterr().out
 
 
-def test_a_run_of_an_earlier_recipe_is_not_resumed(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_an_earlier_recipe_is_not_resumed(images: Path) -> None:
     """Its two halves would have digests by different recipes."""
     Path(images, "1.png").write_bytes(b"not a picture")
-    run = record(images, "old", 2, monkeypatch, max_failures=0, batch_size=1)
+    run = record(images, "old", 2, max_failures=0, batch_size=1)
     assert run.status == "failed"
     with pytest.raises(UsageError, match="version 2 of the digest recipe"):
         audit.resume(store=images.parent / "lineage", trust=True)

@@ -12,9 +12,11 @@ import value_strategies as make
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from value_contracts import check_kind
 
 from audit import values
+from audit.values.hashing import RECIPE_CHANGES
 
 quick = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 CASES = [
@@ -41,13 +43,30 @@ def test_every_registered_kind_is_documented() -> None:
         assert not missing, f"declare `{rows}` on the classes of {missing}, and write the page with docs/make_values.py"
 
 
-def test_a_run_of_an_earlier_recipe_has_no_kind_that_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_new_kind_says_since_which_version() -> None:
+    """Runs of versions 1 to 3 have no other kinds: what is new has a version of its own, and each version a reason."""
+    first = {"image", "tensor", "array", "number", "text", "tokens", "mapping", "sequence", "other"}
+    new = {kind.name: kind.since for kind in values.KINDS.values() if kind.name not in first}
+    undated = [name for name, since in new.items() if since <= 3]
+    assert not undated, f"set `since` of {undated} to one more than the version that docs/FORMAT-values.md names"
+    reasons = {*RECIPE_CHANGES, *new.values()}
+    skipped = {*range(2, values.DIGEST_VERSION + 1)} - reasons
+    assert not skipped, f"no kind of value and no entry of RECIPE_CHANGES came with version {skipped}: lower `since`"
+
+
+@pytest.mark.parametrize(("kind", "value"), [("text", "text"), ("image", Image.new("RGB", (2, 2)))])
+def test_a_run_of_an_earlier_recipe_has_no_kind_that_came_later(
+    monkeypatch: pytest.MonkeyPatch, kind: str, value: Any
+) -> None:
     """Whatever was observed before in this process."""
-    monkeypatch.setattr(type(values.KINDS.get("text")), "since", values.DIGEST_VERSION)
+    monkeypatch.setattr(type(values.KINDS.get(kind)), "since", values.DIGEST_VERSION)
     for _ in range(2):
-        assert values.observe("text").kind == "text"
+        assert values.observe(value).kind == kind
+        preview = values.preview(value)
+        assert preview is not None
         with values.following_digests(values.DIGEST_VERSION - 1):
-            assert values.observe("text").kind == "other"
+            assert values.observe(value).kind == "other"
+            assert values.preview(value) != preview
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ class Reasons:
     def _library(self) -> tuple[Reason, str] | None:
         from audit.provenance import versions
 
-        now = versions()
+        now = versions(self._run.digest_version)
         changed = [
             f"{name} {before} → {now.get(name, 'none')}"
             for name, before in self._run.versions.items()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from audit import provenance
+from audit import provenance, values
 from audit.errors import RecordingError, UsageError, message_without_hint
 from audit.identity import check_run_name
 from audit.models.expected_input import find_stated_input
@@ -90,7 +90,8 @@ class Recording:
             raise UsageError(f"stall_timeout cannot be {stall_timeout!r}.", hint="Give seconds, or 0 for no warning.")
         check_run_name(name)
         tagged = rank_tags() | dict(tags or {})
-        run = Run("", name=name, tags=tagged, capture=capture, **provenance.describe())
+        facts = provenance.describe(values.digest_version())
+        run = Run("", name=name, tags=tagged, capture=capture, **facts)
         self._problems = problems = Problems(run.warnings, strict=strict)
         self._plan = CapturePlan(capture, capture_budget, run, problems)
         self._state = state = RecordingState(
