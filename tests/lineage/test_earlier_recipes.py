@@ -12,6 +12,9 @@ from PIL import Image
 import audit
 from audit import values
 from audit.errors import UsageError
+from audit.registry import Registry
+from audit.values import dispatch
+from audit.values.text import TextKind
 
 PIPELINE = """
 from pathlib import Path
@@ -99,6 +102,40 @@ def test_a_value_of_a_later_kind_is_not_compared_with_one_of_another_kind(
         assert any("3 samples" in note and "Step (1)" in note for note in compared.notes)
         compared.show()
         assert "the same output for 0 samples" in capsys.readouterr().out
+
+
+class SizeKind(TextKind):
+    """Texts in brackets, which are of the kind `text` in runs of earlier versions."""
+
+    name = "size"
+    since = 3
+
+    def matches(self, value: object) -> bool:
+        return isinstance(value, str) and value.startswith("(")
+
+
+def test_a_value_of_a_later_kind_is_not_compared_with_one_that_had_a_digest(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digests of two kinds differ also for equal values."""
+    program = (
+        "class Step:\n    def __call__(self, picture):\n        return str(picture.size)\n\ntransform = [Step()]\n"
+    )
+    (images.parent / "pipeline.py").write_text(program)
+    kinds: Registry[values.ValueKind] = Registry("value kind")
+    for kind in (SizeKind(), *values.KINDS.values()):
+        kinds.add(kind.name, kind)
+    monkeypatch.setattr(dispatch, "KINDS", kinds)
+    monkeypatch.setattr(values, "KINDS", kinds)
+    monkeypatch.setattr(TextKind, "by_type", False)
+    values.known_kinds().pop(str, None)
+    record(images, "old", 2)
+    record(images, "new", 3)
+    with audit.open(images.parent / "lineage") as store:
+        query = "SELECT DISTINCT kind FROM stage_outputs WHERE name = 'Step' ORDER BY kind"
+        assert store.sql(query).fetchall() == [("size",), ("text",)]
+        compared = store.diff("old", "new")
+        assert (compared.divergent, compared.not_compared) == (0, {"load": 2, "Step": 1})
 
 
 def test_a_run_of_an_earlier_recipe_is_not_resumed(images: Path) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from audit import values
 from audit.lineage.diff.comparison_pieces import ComparisonPiece, PieceRows, split_pairs
 from audit.lineage.diff.matching import Side
 from audit.lineage.diff.stage_alignment import AlignmentStep
 from audit.store.comparison import flip_query, pipeline_changed, scores
 from audit.store.read.scratch import Scratch, TempTable
+from audit.store.sql_literal import literal
 from audit.store.views import GRADED_CONDITION
 
 _JOINED_PAIRS = """
@@ -134,13 +136,14 @@ def _outputs(side: Side, name: str, other: Side, rows: PieceRows) -> str:
 
 def _same_value_condition(older: int) -> str:
     """Return a condition for the values of which this version of the recipe and the later ones say the same."""
+    other = ["mapping", "sequence", "other", *(kind.name for kind in values.KINDS.values() if kind.since > older)]
     classes = "mode IS NULL OR starts_with(mode, 'tv_tensors.')" if older >= 2 else "mode IS NULL"
     # The size of a picture with a transparency entry, which version 3 digests, is more than that of its pixels.
     pixels = "CASE mode WHEN '1' THEN (shape[2] + 7) // 8 * shape[1] WHEN 'I' THEN 4 * shape[1] * shape[2] "
     pixels += "WHEN 'RGB' THEN 3 * shape[1] * shape[2] ELSE shape[1] * shape[2] END"
     opaque = f"mode NOT IN ('1', 'L', 'I', 'P', 'RGB') OR bytes = {pixels}"
     return (
-        "kind NOT IN ('mapping', 'sequence', 'other') "
+        f"kind NOT IN ({', '.join(map(literal, other))}) "
         f"AND (kind <> 'tensor' OR {classes}) AND (kind <> 'image' OR {opaque})"
     )
 
