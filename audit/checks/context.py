@@ -212,6 +212,12 @@ class Context:
         return f"({text})"
 
     @cached_property
+    def in_several_datasets(self) -> str:
+        """Return an SQL condition for samples of splits that several datasets are of, such as folds: one sample may have an index in each."""
+        chosen = (f"split IS NOT DISTINCT FROM {literal(split)}" for split in self.facts.several_datasets)
+        return f"({' OR '.join(chosen) or 'false'})"
+
+    @cached_property
     def outputs(self) -> str:
         """Stage outputs on the way to the model, of the samples and stages that this check looks at."""
         stages = sorted(self.stage_numbers)

@@ -100,6 +100,16 @@ class RunFacts:
         return [one.get("split") for one in listed if isinstance(one, dict) and one.get("length") is None]
 
     @cached_property
+    def several_datasets(self) -> dict[str | None, int]:
+        """Return the splits that were recorded from several datasets, as the folds of a cross-validation are.
+
+        The number is how many samples may be called `dataset://0`: those of parts of one dataset are one.
+        """
+        listed = self.run.recipe.get("several_datasets")
+        found = [one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, dict)]
+        return {one.get("split"): one["bases"] for one in found if type(one.get("bases")) is int}
+
+    @cached_property
     def root(self) -> str | None:
         """Return where the sources are, if they are files that are still there, or a bucket that can be read."""
         files = [row["file"] for row in self.epochs if row["file"] is not None]

@@ -17,7 +17,7 @@ _TIMES = ("started_at", "finished_at")
 #: Keys of a recipe by the kind of their values, each of which may be null or absent.
 _TEXTS = ("dataset", "pipeline", "model", "arch", "mode", "device", "output", "capture", "capture_where")
 _NUMBERS = ("seed", "limit", "batch_size", "workers", "capture_budget")
-_OBJECTS = ("code", "builders", "loaders")
+_OBJECTS = ("code", "builders", "loaders", "several_datasets")
 _RECIPE: dict[str, type] = {
     **dict.fromkeys(_TEXTS, str),
     **dict.fromkeys(_NUMBERS, int),

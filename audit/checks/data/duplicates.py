@@ -26,10 +26,14 @@ class Duplicates(Check):
     def run(self, context: Context) -> Iterable[Finding]:
         splits = [row["split"] for row in context.facts.epochs]
         apart = len(splits) > 1 and None not in splits
+        split = "split, " if apart else ""
         alike = select_alike(context, "count(*) > 1", by=("split",) if apart else ())
         query = (
             "SELECT *, coalesce(min(label) OVER content_rows <> max(label) OVER content_rows, false) AS conflicting "
-            f"FROM {alike} WINDOW content_rows AS (PARTITION BY content) QUALIFY place > 1"
+            f"FROM {alike} WINDOW content_rows AS (PARTITION BY content), same AS (PARTITION BY content, {split}root, source ORDER BY place) "
+            # Of several datasets one may be chosen from the other, or both from a third: then one sample has several indices.
+            f"QUALIFY place > 1 AND NOT ({context.in_several_datasets} AND row_number() OVER same > 1 "
+            "AND (starts_with(source, 'dataset://') OR coalesce(content = source_digest, false)))"
         )
         for row in context.offenders(query, "conflicting, index"):
             yield Finding(

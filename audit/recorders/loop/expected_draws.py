@@ -11,8 +11,9 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, Subset
 
+from audit.recorders.calls.requested_items import makes_own_items
 from audit.records import Run
 from audit.texts import path_as_utf8
 
@@ -86,13 +87,24 @@ def root_of(dataset: Any) -> str | None:
     return None
 
 
-class ExpectedDraws:
-    """Keeps `loaders` in the recipe of a run (docs/FORMAT.md).
+def _base_of(dataset: Any) -> Any:
+    """Return the dataset whose numbers identify the samples: of a `Subset`, the one that it chooses from."""
+    for _ in range(_DEEPEST):
+        if not isinstance(dataset, Subset) or makes_own_items(dataset):
+            break
+        dataset = dataset.dataset
+    return dataset
 
-    The list is never changed in place, always replaced: the writer's thread may be reading it.
+
+class ExpectedDraws:
+    """Keeps `loaders` and `several_datasets` in the recipe of a run (docs/FORMAT.md).
+
+    The lists are never changed in place, always replaced: the writer's thread may be reading them.
     """
 
     def __init__(self) -> None:
+        #: The datasets of each split, each once.
+        self._datasets: dict[str | None, list[Any]] = {}
         #: By a loader's key, where it stands in the list.
         self._places: dict[int, int] = {}
 
@@ -104,6 +116,21 @@ class ExpectedDraws:
         if place == len(known):
             run.recipe = run.recipe | {"loaders": [*known, facts | {"passes": []}]}
         self._places[key] = place
+        self._count_dataset(run, split, dataset)
+
+    def _count_dataset(self, run: Run, split: str | None, dataset: Any) -> None:
+        """Note how many datasets a split has, as soon as it has several: the samples of each are numbered from 0."""
+        known = self._datasets.setdefault(split, [])
+        if any(one is dataset for one in known):
+            return
+        known.append(dataset)
+        if len(known) > 1:
+            several = {split: found for split, found in self._datasets.items() if len(found) > 1}
+            listed = [
+                {"split": split, "datasets": len(found), "bases": len({id(_base_of(one)) for one in found})}
+                for split, found in several.items()
+            ]
+            run.recipe = run.recipe | {"several_datasets": listed}
 
     def add_pass(self, run: Run, key: int, epoch: int, draws: Draws) -> None:
         """Add a pass over a loader that has come to its end."""
