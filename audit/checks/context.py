@@ -18,7 +18,7 @@ from audit.checks.shared_facts import RunFacts
 from audit.config import Settings
 from audit.errors import UsageError
 from audit.records import Stage
-from audit.store.read.rows import QueryRow
+from audit.store.read.rows import QueryRow, Row, as_rows
 from audit.store.sql_literal import literal
 
 #: At most this many offending rows of one kind are fetched; the rest is counted.
@@ -112,6 +112,10 @@ class Context:
         """Return all rows of a query."""
         return self.facts.query(query, runs=runs)
 
+    def typed_rows(self, row: type[Row], query: str, *, runs: Sequence[str] = ()) -> list[Row]:
+        """Return all rows of a query, as a TypedDict or dataclass that has exactly its columns."""
+        return self.facts.typed_rows(row, query, runs=runs)
+
     def value(self, query: str) -> Any:
         """Return the one value of a query."""
         rows = self.facts.query(query)
@@ -128,8 +132,15 @@ class Context:
             total = self.facts.query(f"SELECT count(*) AS total FROM ({query})", runs=runs)[0]["total"]
             self.unlisted += total - len(rows)
         if rows and "index" in rows[0] and "source" not in rows[0]:
-            self.name(rows)
+            sources = self.sources_of([(row.get("epoch"), row["index"], row.get("visit")) for row in rows])
+            for row, source in zip(rows, sources, strict=True):
+                row["source"] = source
         return rows
+
+    def typed_offenders(self, row: type[Row], query: str, order: str = "index") -> list[Row]:
+        """Return what `offenders` does, as a TypedDict or dataclass that has exactly its columns."""
+        found = self.offenders(query, order)
+        return as_rows(row, tuple(found[0]), (tuple(one.values()) for one in found)) if found else []
 
     def offenders_by_cause(self, query: str, cause: str = "stage", own: str = "stage = 0") -> list[QueryRow]:
         """Return offending rows as `offenders` does; if many have one cause, one row stands for them: `others` says for how many.
@@ -162,19 +173,19 @@ class Context:
         """
         return found > _MANY and 2 * found >= total and self.most < MOST_WITH_ALLOW_LIST
 
-    def name(self, rows: Sequence[QueryRow]) -> None:
-        """Add the source to rows that have an index (and an epoch and a visit, if several loaders share the index)."""
-        listed = ", ".join(str(index) for index in sorted({row["index"] for row in rows})) or "NULL"
+    def sources_of(self, visits: Sequence[tuple[int | None, int, int | None]]) -> list[str | None]:
+        """Return the source of each (epoch, index, visit); without an epoch or a visit, the one that the index has first."""
+        listed = ", ".join(map(str, sorted({index for _, index, _ in visits}))) or "NULL"
         known = self.facts.typed_rows(
             NamedVisit,
             "SELECT DISTINCT epoch, index, visit, source FROM samples "
             f"WHERE run_id = {self.run_literal} AND index IN ({listed}) ORDER BY ALL",
         )
-        by_visit = {(row["epoch"], row["index"], row["visit"]): row["source"] for row in known}
+        by_visit: dict[tuple[int | None, int, int | None], str | None] = {
+            (row["epoch"], row["index"], row["visit"]): row["source"] for row in known
+        }
         by_index = {row["index"]: row["source"] for row in reversed(known)}
-        for row in rows:
-            visit = (row.get("epoch", -1), row["index"], row.get("visit", -1))
-            row["source"] = by_visit[visit] if visit in by_visit else by_index.get(row["index"])
+        return [by_visit[visit] if visit in by_visit else by_index.get(visit[1]) for visit in visits]
 
     def query_once(self, query: str) -> list[QueryRow]:
         """Return the rows of a query that several checks run; it runs once."""

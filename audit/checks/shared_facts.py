@@ -62,9 +62,11 @@ class RunFacts:
         """Return the stages in order."""
         return self.reader.rows(Stage, self.run.run_id, order="stage")
 
-    def typed_rows(self, row: type[Row], query: str, *, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Return the rows of a query over this run as a TypedDict or dataclass that has exactly its columns."""
-        return self.reader.sql(query, run=[self.run.run_id], parameters=parameters).rows(row)
+    def typed_rows(
+        self, row: type[Row], query: str, *, runs: Sequence[str] = (), parameters: Sequence[Any] = ()
+    ) -> list[Row]:
+        """Return the rows of a query over this run (and others that are named) as a TypedDict or dataclass that has exactly its columns."""
+        return self.reader.sql(query, run=[self.run.run_id, *runs], parameters=parameters).rows(row)
 
     @cached_property
     def epochs(self) -> list[SplitEpochs]:

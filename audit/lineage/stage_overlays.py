@@ -19,15 +19,13 @@ from audit.class_names import name_class
 from audit.errors import AuditError, NeedsTrust, NotFound
 from audit.metrics.source_space import SourceSpace, output_size, own_stage_names, place_in_stages
 from audit.picture_formats import open_picture
-from audit.plainjson import JsonObject
 from audit.values.joint_value import as_picture, find_joint
-from audit.values.overlay import draw_overlay
+from audit.values.overlay import DrawnBox, draw_overlay
 
 if TYPE_CHECKING:
     from audit.lineage.trace import Trace, TracedStage
 
 Array = np.ndarray[Any, Any]
-_CORNERS = ("x1", "y1", "x2", "y2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,11 @@ class OverlayBox:
     #: x, y and visibility of each keypoint, one after the other.
     keypoints: list[float] | None = None
 
-    @property
-    def row(self) -> JsonObject:
-        """Return it as a row of `boxes`."""
-        corners = {name: getattr(self, name) for name in _CORNERS}
-        return {"class": self.class_number, "class_name": self.class_name, "score": self.score} | corners | {
-            "outcome": self.outcome, "keypoints": self.keypoints
+    def as_drawn(self) -> DrawnBox:
+        """Return it as `draw_overlay` takes it."""
+        return {
+            "x1": self.x1, "y1": self.y1, "x2": self.x2, "y2": self.y2, "class_": self.class_number, "class_name": self.class_name,
+            "score": self.score, "outcome": self.outcome, "keypoints": self.keypoints,
         }  # fmt: skip
 
 
@@ -81,8 +78,8 @@ class StageOverlay:
     def draw(self, picture: Image.Image) -> Image.Image:
         """Return the stage's picture with its boxes, or else its masks."""
         if self.boxes:
-            rows = [[box.row for box in self.boxes if box.kind == kind] for kind in ("target", "predicted")]
-            return draw_overlay(picture, *rows)
+            drawn = [[box.as_drawn() for box in self.boxes if box.kind == kind] for kind in ("target", "predicted")]
+            return draw_overlay(picture, *drawn)
         masks = {one.kind: one.mask for one in self.masks}
         return draw_overlay(picture, masks.get("target"), masks.get("predicted"))
 

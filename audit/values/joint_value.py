@@ -18,7 +18,7 @@ from audit.metrics.boxes import Boxes
 from audit.metrics.target_boxes import read_target_boxes
 from audit.values import dispatch, thumbnail
 from audit.values.base import Facts, Preview
-from audit.values.overlay import draw_overlay
+from audit.values.overlay import DrawnBox, draw_overlay
 
 Array = np.ndarray[Any, Any]
 
@@ -154,8 +154,10 @@ def preview(value: Any) -> Preview | None:
     if found.boxes is None:
         return thumbnail.of_image(draw_overlay(small, target=found.mask, enlarge=False))
     scale = np.array([small.width / found.size[1], small.height / found.size[0]] * 2)
-    rows = [dict(zip(("x1", "y1", "x2", "y2"), box * scale, strict=True)) for box in found.boxes.boxes]
-    return thumbnail.of_image(draw_overlay(small, target=rows, enlarge=False))
+    boxes: list[DrawnBox] = [
+        {"x1": x1, "y1": y1, "x2": x2, "y2": y2} for x1, y1, x2, y2 in (found.boxes.boxes * scale).tolist()
+    ]
+    return thumbnail.of_image(draw_overlay(small, target=boxes, enlarge=False))
 
 
 def as_picture(picture: Any) -> Image.Image | None:

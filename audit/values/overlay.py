@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 Array = np.ndarray[Any, Any]
-#: Rows of `boxes`, or a mask (H, W) of class numbers.
-Overlay = Sequence[Mapping[str, Any]] | Array | None
+
+
+class DrawnBox(TypedDict):
+    """A box as `draw_overlay` draws it: columns of the table `boxes`, with the corners in pixels of the picture."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    class_: NotRequired[int | None]
+    class_name: NotRequired[str | None]
+    score: NotRequired[float | None]
+    outcome: NotRequired[str | None]
+    keypoints: NotRequired[Sequence[float] | None]
+
+
+#: Boxes, or a mask (H, W) of class numbers.
+Overlay = Sequence[DrawnBox] | Array | None
 
 Colour = tuple[int, int, int]
 TARGET, FOUND, WRONG = (52, 199, 89), (10, 132, 255), (255, 69, 58)
 #: The least side of the drawn picture: boxes over a picture of 32 pixels cannot be read.
 _LEAST = 240
-_CORNERS = ("x1", "y1", "x2", "y2")
 
 
 def draw_overlay(
@@ -24,7 +39,7 @@ def draw_overlay(
 ) -> Image.Image:
     """Return the picture with what was wanted and what a model predicted; the picture itself stays as it is.
 
-    Boxes are rows of the table `boxes` and are drawn with class and score: a target that was missed and a predicted box
+    Boxes are drawn with class and score: a target that was missed and a predicted box
     that is wrong are red. A predicted mask is tinted blue where it is right, and red where it is not. `enlarge` makes a
     small picture large enough to read the names of classes; without it, boxes have no names.
     """
@@ -33,13 +48,13 @@ def draw_overlay(
     if isinstance(target, np.ndarray) or isinstance(predicted, np.ndarray):
         return _tint(drawn, _array(target), _array(predicted))
     pen = ImageDraw.Draw(drawn)
-    for rows, colour, wrong in ((target, TARGET, "fn"), (predicted, FOUND, "fp")):
-        for row in _rows(rows):
-            _draw_box(pen, row, WRONG if row.get("outcome") == wrong else colour, factor, named=enlarge)
+    for boxes, colour, wrong in ((target, TARGET, "fn"), (predicted, FOUND, "fp")):
+        for box in _boxes(boxes):
+            _draw_box(pen, box, WRONG if box.get("outcome") == wrong else colour, factor, named=enlarge)
     return drawn
 
 
-def _rows(overlay: Overlay) -> list[Mapping[str, Any]]:
+def _boxes(overlay: Overlay) -> list[DrawnBox]:
     return [] if overlay is None or isinstance(overlay, np.ndarray) else list(overlay)
 
 
@@ -48,13 +63,13 @@ def _array(overlay: Overlay) -> Array | None:
 
 
 def _draw_box(
-    pen: ImageDraw.ImageDraw, row: Mapping[str, Any], colour: tuple[int, int, int], factor: int, *, named: bool
+    pen: ImageDraw.ImageDraw, box: DrawnBox, colour: tuple[int, int, int], factor: int, *, named: bool
 ) -> None:
-    corners = [float(row[name]) * factor for name in _CORNERS]
+    corners = [float(number) * factor for number in (box["x1"], box["y1"], box["x2"], box["y2"])]
     if not np.isfinite(corners).all() or corners[2] < corners[0] or corners[3] < corners[1]:
         return  # such a box is in the table, and cannot be drawn
     pen.rectangle(corners, outline=colour, width=2 if named else 1)
-    points = np.asarray(row.get("keypoints") or (), dtype=np.float64).reshape(-1, 3)
+    points = np.asarray(box.get("keypoints") or (), dtype=np.float64).reshape(-1, 3)
     for x, y, seen in points[np.isfinite(points).all(axis=1)]:
         if seen > 0:
             radius = 3 if named else 1
@@ -62,8 +77,8 @@ def _draw_box(
             pen.ellipse(place, fill=colour)
     if not named:
         return
-    name = row.get("class_name") or row.get("class", row.get("class_"))
-    score = row.get("score")
+    name = box.get("class_name") or box.get("class_")
+    score = box.get("score")
     text = str(name) if score is None else f"{name} {score:.2f}"
     left, top = max(corners[0], 0), max(corners[1], 0)
     pen.rectangle(pen.textbbox((left + 2, top + 1), text), fill=colour)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from audit.values.overlay import FOUND, TARGET, WRONG, draw_overlay
+from audit.values.overlay import FOUND, TARGET, WRONG, DrawnBox, draw_overlay
 
 
-def box(x1: float, y1: float, x2: float, y2: float, **more: object) -> dict[str, object]:
-    return {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": 1, "class_name": "cat", **more}
+def box(
+    x1: float, y1: float, x2: float, y2: float, *, outcome: str | None = None, score: float | None = None
+) -> DrawnBox:
+    return {
+        "x1": x1, "y1": y1, "x2": x2, "y2": y2, "class_": 1, "class_name": "cat", "outcome": outcome, "score": score,
+    }  # fmt: skip
 
 
 def test_boxes_are_drawn_in_the_colour_of_their_outcome() -> None:

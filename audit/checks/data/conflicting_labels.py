@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypedDict
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import MOST_WITH_ALLOW_LIST, Context
 from audit.checks.shared.content import select_alike
-from audit.store.read.rows import QueryRow
 from audit.store.sql_literal import literal
 
 #: So many contents that have the same labels have one cause, and are one finding.
 _MANY = 20
 _SEVERAL = "min(label) <> max(label)"
+
+
+class LabelledContent(TypedDict):
+    """A sample whose content has several labels, and the first sample with that content."""
+
+    index: int
+    source: str | None
+    split: str | None
+    label: int
+    label_name: str
+    content: str
+    first: int
+    first_source: str | None
+    #: All labels of the content.
+    labels: list[str]
 
 
 class ConflictingLabels(Check):
@@ -28,10 +43,11 @@ class ConflictingLabels(Check):
         )
         # Only so many rows are listed; the labels of their content are those of all rows.
         query = (
+            "SELECT index, source, split, label, label_name, content, first, first_source, labels "
             f"FROM ({labelled}) JOIN (SELECT content, list(DISTINCT label_name) AS labels FROM ({labelled}) "
             "GROUP BY content) USING (content)"
         )
-        rows = context.offenders(query)
+        rows = context.typed_offenders(LabelledContent, query)
         several = len({row["split"] for row in context.facts.epochs}) > 1
         labels = {row["content"]: set(row["labels"]) for row in rows}
         yield from _find_mixed_classes(context, rows, labels)
@@ -53,7 +69,9 @@ class ConflictingLabels(Check):
             )
 
 
-def _find_mixed_classes(context: Context, rows: list[QueryRow], labels: dict[str, set[str]]) -> Iterable[Finding]:
+def _find_mixed_classes(
+    context: Context, rows: list[LabelledContent], labels: dict[str, set[str]]
+) -> Iterable[Finding]:
     """Report classes that have the same content as one finding each, and remove that content from `labels`.
 
     Never if the configuration has an allow-list: it names samples.

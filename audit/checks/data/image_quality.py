@@ -15,7 +15,6 @@ from audit.checks.context import Context
 from audit.checks.shared.hashes import Array
 from audit.checks.shared.picture_measures import Measures
 from audit.checks.shared.picture_signatures import exact_measures
-from audit.store.read.rows import QueryRow
 
 _COLOUR = "('RGB', 'RGBA', 'RGBX', 'CMYK', 'YCbCr', 'HSV', 'LAB', 'RGBa')"
 _GREY = "('L', 'LA', 'La', '1', 'I;16', 'I', 'F')"
@@ -40,6 +39,25 @@ class _SizeCount(TypedDict):
     mode: str | None
     pictures: int
     unusual: int
+
+
+class _UnusualPicture(TypedDict):
+    """A picture that is unusual by its recorded statistics, in what, and what is usual."""
+
+    epoch: int
+    index: int
+    visit: int
+    source: str | None
+    width: int
+    height: int
+    mode: str | None
+    mean: float
+    std: float
+    unusual_levels: bool
+    unusual_size: bool
+    unusual_mode: bool
+    usual_side: float
+    aspect_limit: float
 
 
 class ImageQuality(Check):
@@ -107,7 +125,7 @@ class ImageQuality(Check):
                 sql=context.evidence("stage_outputs", one.index, "stage = 0"),
             )
 
-    def _find_unusual(self, context: Context) -> list[QueryRow]:
+    def _find_unusual(self, context: Context) -> list[_UnusualPicture]:
         """Return the pictures that are unusual by their statistics: one pass counts them, another fetches them if there are any."""
         options = context.options
         levels = (
@@ -145,9 +163,11 @@ class ImageQuality(Check):
             f"coalesce(mode IN {_GREY if few_grey else '(NULL)'}, false) AS unusual_mode, {side}::DOUBLE AS usual_side, "
             f"{limit}::DOUBLE AS aspect_limit FROM ({stage})"
         )
-        return context.offenders(f"FROM ({query}) WHERE unusual_levels OR unusual_size OR unusual_mode")
+        return context.typed_offenders(
+            _UnusualPicture, f"FROM ({query}) WHERE unusual_levels OR unusual_size OR unusual_mode"
+        )
 
-    def _brightness(self, context: Context, rows: Sequence[QueryRow]) -> Iterable[Finding]:
+    def _brightness(self, context: Context, rows: Sequence[_UnusualPicture]) -> Iterable[Finding]:
         options = context.options
         for row in rows:
             mean, std = row["mean"], row["std"]
@@ -160,7 +180,7 @@ class ImageQuality(Check):
             why = f"mean {mean:.4g}, standard deviation {std:.3g}"
             yield _finding(context, (row["index"], row["source"]), said, why, value, limit)
 
-    def _sizes(self, context: Context, rows: Sequence[QueryRow]) -> Iterable[Finding]:
+    def _sizes(self, context: Context, rows: Sequence[_UnusualPicture]) -> Iterable[Finding]:
         for row in rows:
             place, shown = (row["index"], row["source"]), f"{row['width']}×{row['height']}"
             aspect = max(row["width"] / row["height"], row["height"] / row["width"])

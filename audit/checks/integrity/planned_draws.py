@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from audit.checks.base import Finding
 from audit.checks.context import Context
@@ -16,11 +17,27 @@ from audit.checks.integrity import ranks
 from audit.checks.shared.fingerprint import distinct_indices
 from audit.records import Run
 from audit.split_names import is_evaluation
-from audit.store.read.rows import QueryRow
+from audit.store.read.rows import Row
 from audit.store.sql_literal import literal
 
 #: A sampler draws too few samples if it gives at most this share of the different ones that it could, of a dataset with at least so many.
 _FEW, _ENOUGH = 0.1, 60
+
+
+class _EpochDraws(TypedDict):
+    """How many samples were drawn in an epoch, each counted once."""
+
+    epoch: int
+    indices: int
+
+
+class _FewSamples(TypedDict):
+    """An epoch in which many draws gave few samples, and the one that was drawn most often."""
+
+    epoch: int
+    draws: int
+    samples: int
+    index: int
 
 
 @dataclass(slots=True)
@@ -97,7 +114,9 @@ class _RankDraws:
         rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)} AND index BETWEEN 0 AND {length - 1}"
         counts: Mapping[int, int] = {
             row["epoch"]: row["indices"]
-            for row in self._ask(f"SELECT epoch, {distinct_indices(length)} AS indices FROM {rows} GROUP BY epoch")
+            for row in self._ask(
+                _EpochDraws, f"SELECT epoch, {distinct_indices(length)} AS indices FROM {rows} GROUP BY epoch"
+            )
         }
         left = {epoch: length - counts.get(epoch, 0) for epoch in by_epoch}
         if spared := [left[epoch] for epoch, planned in by_epoch.items() if 0 < left[epoch] <= planned.missing_limit]:
@@ -132,7 +151,7 @@ class _RankDraws:
         for split, length in lengths.items():
             rows = f"{self._samples} WHERE split IS NOT DISTINCT FROM {literal(split)}"
             yield from self._find_few_drawn(split, length, rows)
-            if self._ask(f"SELECT {distinct_indices(length)} AS indices FROM {rows}")[0]["indices"] == length:
+            if self._count(f"SELECT {distinct_indices(length)} FROM {rows}") == length:
                 continue
             query = f"SELECT range AS index FROM range({length}) WHERE range NOT IN (SELECT index FROM {rows})"
             yield from self._find_undrawn(split, length, query)
@@ -143,7 +162,7 @@ class _RankDraws:
             "SELECT epoch, count(*) AS draws, count(DISTINCT index) AS samples, mode(index) AS index "
             f"FROM {rows} GROUP BY epoch HAVING 2 * draws >= {length} AND samples <= {_FEW} * least(draws, {length})"
         )
-        for row in self._ask(f"FROM ({query}) ORDER BY epoch LIMIT 1") if length >= _ENOUGH else ():
+        for row in self._ask(_FewSamples, f"FROM ({query}) ORDER BY epoch LIMIT 1") if length >= _ENOUGH else ():
             which = f" of {split}" if split else ""
             yield Finding(
                 f"In epoch {row['epoch']} {row['draws']:,} draws gave only {row['samples']:,} of the {length:,} samples{which}. "
@@ -159,12 +178,18 @@ class _RankDraws:
         if self._context.options["every_sample"]:
             for row in self._context.offenders(query, runs=self._names):
                 yield Finding(f"Sample {row['index']} was drawn in no epoch.", index=row["index"], sql=query)
-        elif left := self._ask(f"SELECT count(*) AS left FROM ({query})")[0]["left"]:
+        elif left := self._count(f"SELECT count(*) FROM ({query})"):
             which = f" of {split}" if split else ""
             self._context.note(f"{left:,} of the {length:,} samples{which} were drawn in no epoch")
 
-    def _ask(self, query: str) -> list[QueryRow]:
-        return self._context.rows(query, runs=self._names)
+    def _ask(self, row: type[Row], query: str) -> list[Row]:
+        return self._context.typed_rows(row, query, runs=self._names)
+
+    def _count(self, query: str) -> int:
+        """Return the one number of a query."""
+        (row,) = self._context.rows(query, runs=self._names)
+        (count,) = row.values()
+        return int(count)
 
 
 def find_short_streams(context: Context) -> Iterable[Finding]:

@@ -84,8 +84,10 @@ class LabelIssues(Check):
 
 def _findings(context: Context, doubts: dict[str, Array], sure: bool) -> Iterable[Finding]:
     selected = {name: column[: context.most].tolist() for name, column in doubts.items()}
+    selected["source"] = context.sources_of(
+        list(zip(*(selected[name] for name in ("epoch", "index", "visit")), strict=True))
+    )
     rows = [dict(zip(selected, values, strict=True)) for values in zip(*selected.values(), strict=True)]
-    context.name(rows)
     classes = context.run.classes
     conflicting = _list_conflicting(context) if rows else set()
     for row in sorted(rows, key=lambda row: (row["epoch"], row["index"], row["visit"]) in conflicting):

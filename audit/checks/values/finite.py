@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding
 from audit.checks.context import Context
-from audit.store.read.rows import QueryRow
 
 
 class Finite(Check):
@@ -31,7 +30,7 @@ def _outputs(context: Context) -> Iterable[Finding]:
     for row in context.offenders_by_cause(query):
         yield Finding(
             f"{row['source']} (index {row['index']}): {row['nonfinite']:,} values are NaN or infinite "
-            f"from {context.stage_name(row['stage'])} on." + _count_others(row),
+            f"from {context.stage_name(row['stage'])} on." + _count_others(row["others"]),
             index=row["index"],
             source=row["source"],
             stage=row["stage"],
@@ -51,12 +50,13 @@ def _predictions(context: Context) -> Iterable[Finding]:
     )
     for row in context.offenders_by_cause(query, "what", "false"):
         yield Finding(
-            f"{row['source']} (index {row['index']}): its {row['what']} NaN or infinite." + _count_others(row),
+            f"{row['source']} (index {row['index']}): its {row['what']} NaN or infinite."
+            + _count_others(row["others"]),
             index=row["index"],
             source=row["source"],
             sql=query if row["others"] else context.evidence("predictions", row["index"]),
         )
 
 
-def _count_others(row: QueryRow) -> str:
-    return f" The same holds for {row['others']:,} more." if row["others"] else ""
+def _count_others(others: int) -> str:
+    return f" The same holds for {others:,} more." if others else ""

@@ -100,14 +100,14 @@ def _find_unscaled_group(context: Context, stage: int, spans: str, outputs: int)
     # Another scale of a whole split is what `split_scale` and `split_drift` report.
     if scale is None or not {row["split"] for row in rows[:place]} & {row["split"] for row in rows[place:]}:
         return None
-    context.name(rows[place : place + 1])
     first = rows[place]
+    (source,) = context.sources_of([(first["epoch"], first["index"], first["visit"])])
     return Finding(
         f"{len(above):,} of {len(logs):,} samples have values about {scale:,} times as large as the others after {context.stage_name(stage)}, such as "
-        f"{first['source']} (index {first['index']}, up to {first['largest']:.4g}; the largest of the others has {rows[place - 1]['largest']:.4g}): were "
+        f"{source} (index {first['index']}, up to {first['largest']:.4g}; the largest of the others has {rows[place - 1]['largest']:.4g}): were "
         "they not scaled?",
         index=first["index"],
-        source=first["source"],
+        source=source,
         stage=stage,
         value=factor,
         threshold=scale,
