@@ -47,27 +47,27 @@ class PreparedBatch:
         return units if self.gain is None or self.offset is None else units * self.gain + self.offset
 
 
-def read_batch(made: Sequence[ReplayedVisit]) -> PreparedBatch | None:
+def read_batch(visits: Sequence[ReplayedVisit]) -> PreparedBatch | None:
     """Return the batch of visits that were made again; None unless their inputs are pictures of one shape."""
-    finals = [one.final for one in made]
+    finals = [one.final for one in visits]
     if not finals or not all(isinstance(value, torch.Tensor) and value.dim() == 3 for value in finals):
         return None
     if len({value.shape for value in finals}) > 1 or finals[0].shape[0] not in (1, 3):
         return None
     inputs = torch.stack([value.as_subclass(torch.Tensor).float() for value in finals])
-    units = _units(made, inputs)
+    units = _units(visits, inputs)
     gain, offset = _fit_gain_and_offset(units, inputs) if units is not None else (None, None)
-    loaded = [_as_unit(_decode(one, "0"), inputs.shape[1]) for one in made]
+    loaded = [_as_unit(_decode(one, "0"), inputs.shape[1]) for one in visits]
     return PreparedBatch(inputs, units, gain, offset, loaded)
 
 
-def preparations(given: PreparedBatch) -> dict[str, Preparation]:
+def preparations(batch: PreparedBatch) -> dict[str, Preparation]:
     """Return every preparation that can be made of this batch and differs from its inputs."""
-    x, units = given.inputs, given.units
+    x, units = batch.inputs, batch.units
     found: dict[str, Preparation] = {}
-    known = units if given.gain is not None else None
+    known = units if batch.gain is not None else None
     if x.shape[1] == 3:
-        found["with red and blue swapped"] = lambda: x.flip(1) if known is None else given.normalise(known.flip(1))
+        found["with red and blue swapped"] = lambda: x.flip(1) if known is None else batch.normalise(known.flip(1))
     if units is not None:
         found |= _normalisations(units, x)
     else:
@@ -75,13 +75,13 @@ def preparations(given: PreparedBatch) -> dict[str, Preparation]:
             f"{description}, once more": _scaler(x, *usual) for description, usual in list(_USUAL_SCALES.items())[:2]
         }
     if known is not None:
-        found["with light and dark inverted"] = lambda: given.normalise(torch.ones_like(known) - known)
+        found["with light and dark inverted"] = lambda: batch.normalise(torch.ones_like(known) - known)
     if x.shape[2] == x.shape[3]:
         found["with rows and columns exchanged"] = lambda: x.transpose(2, 3)
     found["turned upside down"] = lambda: x.flip(2)
     found["mirrored"] = lambda: x.flip(3)
     # Last, because they begin at the loaded picture and so also undo what turned it; of equal gains the first counts.
-    return found | ({} if known is None else _aspects(given))
+    return found | ({} if known is None else _aspects(batch))
 
 
 def _normalisations(units: torch.Tensor, x: torch.Tensor) -> dict[str, Preparation]:
@@ -100,20 +100,20 @@ def _scaler(pictures: torch.Tensor, mean: list[float], std: list[float]) -> Prep
     return lambda: (pictures - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
 
 
-def _aspects(given: PreparedBatch) -> dict[str, Preparation]:
+def _aspects(batch: PreparedBatch) -> dict[str, Preparation]:
     """Return the pictures cropped instead of squeezed, and squeezed instead of cropped."""
-    loaded = [picture for picture in given.loaded if picture is not None]
-    height, width = given.inputs.shape[2:]
-    if len(loaded) < len(given.inputs):
+    loaded = [picture for picture in batch.loaded if picture is not None]
+    height, width = batch.inputs.shape[2:]
+    if len(loaded) < len(batch.inputs):
         return {}
     ratios = [(one.shape[2] / one.shape[1]) / (width / height) for one in loaded]
     if sum(max(ratio, 1 / ratio) > _ASPECT for ratio in ratios) < len(ratios) / 2:
         return {}
     return {
-        "with the aspect kept (resized by the shorter side, centre cropped)": lambda: given.normalise(
+        "with the aspect kept (resized by the shorter side, centre cropped)": lambda: batch.normalise(
             torch.stack([_crop(one, height, width) for one in loaded])
         ),
-        "with the whole picture squeezed to the input's size": lambda: given.normalise(
+        "with the whole picture squeezed to the input's size": lambda: batch.normalise(
             torch.stack([_resize(one, height, width) for one in loaded])
         ),
     }
@@ -133,10 +133,10 @@ def _resize(picture: torch.Tensor, height: int, width: int) -> torch.Tensor:
     )[0]
 
 
-def _units(made: Sequence[ReplayedVisit], inputs: torch.Tensor) -> torch.Tensor | None:
+def _units(visits: Sequence[ReplayedVisit], inputs: torch.Tensor) -> torch.Tensor | None:
     """Return the last recorded pictures in 0–1 that have the input's size; None if no stage of every sample shows them."""
-    for path in reversed(list(made[0].exact)):
-        found = [_as_unit(_decode(one, path), inputs.shape[1]) for one in made]
+    for path in reversed(list(visits[0].exact)):
+        found = [_as_unit(_decode(one, path), inputs.shape[1]) for one in visits]
         pictures = [one for one in found if one is not None and one.shape == inputs.shape[1:]]
         if len(pictures) == len(inputs):
             return torch.stack(pictures)

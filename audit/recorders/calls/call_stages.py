@@ -45,8 +45,8 @@ class CallStages:
         self._described: dict[tuple[str, Key], Stage] = {}
         #: Stages of objects that are made for each item.
         self._short_lived: dict[tuple[str, str], Stage] = {}
-        #: Slots that stay put between visits.
-        self._standing: list[FunctionSlot] = []
+        #: Slots that have stand-ins between visits.
+        self._filled_slots: list[FunctionSlot] = []
 
     def is_current(self) -> bool:
         """Return whether the dataset and its parts hold the callables that were found, so that no others need to be searched."""
@@ -87,12 +87,12 @@ class CallStages:
     def keep_stand_ins(self) -> None:
         """Let all slots have the calls of several visits, until `release_stand_ins`."""
         self.release_stand_ins()
-        self._standing = [slot for slot in self._slots if slot.put()]
+        self._filled_slots = [slot for slot in self._slots if slot.put()]
 
     def release_stand_ins(self) -> None:
         """Undo `keep_stand_ins`."""
-        standing, self._standing = self._standing, []
-        for slot in standing:
+        filled, self._filled_slots = self._filled_slots, []
+        for slot in filled:
             slot.restore()
 
     def describe(self, call: ObservedCall) -> Stage:
@@ -111,7 +111,7 @@ class CallStages:
         return next(alike, stage)
 
     def _describe_now(self, call: ObservedCall) -> Stage:
-        if not self._standing:
+        if not self._filled_slots:
             return describe_call(call)
         # Functions must have their own code meanwhile.
         self.release_stand_ins()

@@ -43,14 +43,14 @@ class CallSink(Protocol):
 class ObservedCall:
     """One call that is a stage of this visit."""
 
-    __slots__ = ("arguments", "given", "is_repeated", "is_target", "label", "ordinal", "output", "target", "value")
+    __slots__ = ("arguments", "input_ids", "is_repeated", "is_target", "label", "ordinal", "output", "target", "value")
 
     def __init__(self, target: Any, label: str, value: Any, arguments: dict[str, Any]) -> None:
         self.target = target
         self.label = label
         #: What it was given: one value, or a tuple of several.
         self.value = value
-        self.given = ids_in(value)
+        self.input_ids = ids_in(value)
         #: The arguments beside the values.
         self.arguments = arguments
         self.output: Any = None
@@ -84,7 +84,7 @@ class _Frame:
 class VisitCalls:
     """Follows the calls of one visit. Made when there is a call that may be a stage."""
 
-    __slots__ = ("_entered", "_followed", "_frames", "_held", "_search", "_sink", "loaded", "made")
+    __slots__ = ("_entered", "_followed", "_frames", "_held", "_search", "_sink", "loaded", "observed_calls")
 
     def __init__(self, sink: CallSink, search: CallSearch) -> None:
         self._sink = sink
@@ -94,7 +94,7 @@ class VisitCalls:
         self._entered: dict[str, int] = {}
         self._held: dict[int, dict[Key, tuple[str, Any]]] = {}
         self._followed: set[int] = set()
-        self.made: list[ObservedCall] = []
+        self.observed_calls: list[ObservedCall] = []
         #: The identities of the loaded values: of those that the first call was given.
         self.loaded: set[int] = set()
 
@@ -166,7 +166,7 @@ class VisitCalls:
             parent.children.append(frame.children[-1])
             return
         self._sink.after_call(call, token, spent)
-        self.made.append(call)
+        self.observed_calls.append(call)
         if isinstance(output, (list, tuple, dict, str)) and len(output):
             # Tokens or numbers made of a text are the sample too, though nothing in them says so.
             self._followed.add(id(output))
@@ -177,7 +177,7 @@ class VisitCalls:
         last = frame.children[-1]
         if call.output is not last.output or not self._sink.is_unchanged(last) or is_choice(call.target):
             return False
-        if frame.openness and len(frame.children) == 1 and last.given & call.given:
+        if frame.openness and len(frame.children) == 1 and last.input_ids & call.input_ids:
             # A function that only passes its value on to another is known by its own name.
             last.label, last.target, last.arguments = call.label, call.target, call.arguments
             last.is_repeated = call.is_repeated
@@ -220,10 +220,10 @@ class VisitCalls:
 
     def mark_targets(self, item_input: Any, others: Any) -> None:
         """Separate stages that lead to the label from those that lead to the model's input."""
-        passed = [(call, call.given, call.output) for call in reversed(self.made)]
+        passed = [(call, call.input_ids, call.output) for call in reversed(self.observed_calls)]
         main = find_leading_stages(passed, ids_in(item_input))
         side = find_leading_stages(passed, ids_in(others), alone=True)
-        for call in self.made:
+        for call in self.observed_calls:
             call.is_target = call in side and call not in main
 
     def find_unseen_changes(self, item: Any) -> list[tuple[str, str]]:
@@ -232,30 +232,30 @@ class VisitCalls:
         Two stages in a row may as well work on two values, of a pair of pictures for instance.
         """
         found: list[tuple[str, str]] = []
-        stages = [call for call in self.made if not call.is_target]
-        known = set(stages[0].given) if stages else set()
-        used = set().union(ids_in(item), *(call.given for call in stages))
+        stages = [call for call in self.observed_calls if not call.is_target]
+        known = set(stages[0].input_ids) if stages else set()
+        used = set().union(ids_in(item), *(call.input_ids for call in stages))
         if stages and self.loaded and not self.loaded & used:
             # The first call that was given it failed, or returned no value; it was changed since.
             found.append(("load", stages[0].label))
         for place, (before, call) in enumerate(itertools.pairwise(stages), 1):
             made = ids_in(before.output)
             known |= made
-            if call.given & known or made & ids_in(item):
+            if call.input_ids & known or made & ids_in(item):
                 continue
-            if not any(made & later.given for later in stages[place:]):
+            if not any(made & later.input_ids for later in stages[place:]):
                 found.append((before.label, call.label))
         return found
 
     def holds_part_of(self, value: Any) -> bool:
         """Return whether a value is, or holds, something that a stage returned, or is part of it, and that is as it was returned."""
         wanted = ids_in(value)
-        made = [call for call in self.made if wanted & ids_in(call.output)]
+        made = [call for call in self.observed_calls if wanted & ids_in(call.output)]
         return bool(made) and all(self._do_unobserved(self._sink.is_unchanged, call) for call in made)
 
     def forget_values(self) -> None:
         """Let go of the values of the visit."""
-        for call in self.made:
+        for call in self.observed_calls:
             call.value = call.output = None
 
 

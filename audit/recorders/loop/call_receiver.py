@@ -27,7 +27,9 @@ class CallReceiver:
         self._channels = channels
         self._unmatched = UnmatchedCalls()
 
-    def begin(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None:
+    def begin(
+        self, watched: RecordedModel, input_tensor: torch.Tensor | None, arguments: list[Any]
+    ) -> ModelStep | None:
         """Return the step of a call that is about to be made; None when it is not recorded."""
         if not self._state.is_open:
             return None
@@ -36,19 +38,19 @@ class CallReceiver:
             for channel in self._channels:
                 channel.wait_for_delivery()
             with self._state.lock:
-                step = self._recorder.begin(watched, given, arguments)
+                step = self._recorder.begin(watched, input_tensor, arguments)
                 if step is None:
                     self._unmatched.add("unmatched" if self._state.has_samples else "early")
                 self._state.write(self._recorder.take_rows())
         return step
 
-    def finish(self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any) -> None:
+    def finish(self, watched: RecordedModel, step: ModelStep, input_tensor: torch.Tensor | None, output: Any) -> None:
         """Take in what a call returned."""
         if not self._state.is_open:
             return
         with self._state.guard():
             self._state.write(self._recorder.confirm(watched, step))
-            self._state.write(self._recorder.read_output(watched, step, given, output))
+            self._state.write(self._recorder.read_output(watched, step, input_tensor, output))
 
     def report(self) -> None:
         """Write the calls that are left, and mark the run with those that could not be recorded."""

@@ -82,10 +82,12 @@ class CallRecorder:
         if self._optimizers is not None:
             self._optimizers.remove()
 
-    def begin(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None:
+    def begin(
+        self, watched: RecordedModel, input_tensor: torch.Tensor | None, arguments: list[Any]
+    ) -> ModelStep | None:
         """Return the step of a call that is about to be made; None when its samples are not known."""
         phase = "train" if watched.model.training else "eval"
-        length = int(given.size(0)) if given is not None and given.dim() else None
+        length = int(input_tensor.size(0)) if input_tensor is not None and input_tensor.dim() else None
         facts: dict[str, Any] = {"model": watched.name, "phase": phase, "rows": length, "rank": rank()}
         facts["other_mode"] = watched.layers_in_other_mode() or None
         try:
@@ -95,7 +97,7 @@ class CallRecorder:
                 )
             # What is computed from the input is not an operation of the loop.
             with self._tracker.pause_inside():
-                match = self._matcher.find(given, arguments)
+                match = self._matcher.find(input_tensor, arguments)
         except UnmatchedCall as error:
             self._calls.add(**facts, samples=0, reason=str(error))
             return None
@@ -163,17 +165,17 @@ class CallRecorder:
         return rows
 
     def read_output(
-        self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any
+        self, watched: RecordedModel, step: ModelStep, input_tensor: torch.Tensor | None, output: Any
     ) -> list[BatchRows]:
         """Make predictions of what a call returned. Return those of batches that are written already."""
         if not watched.reader.is_read or is_losses(output):
             return []
         steps = [step]
         if watched.heads:
-            steps = self._read_heads(watched, step, given, output)
+            steps = self._read_heads(watched, step, input_tensor, output)
         else:
             with self._problems.guard():
-                self._read_one(watched, watched.reader, step, given, output, sample_targets(step))
+                self._read_one(watched, watched.reader, step, input_tensor, output, sample_targets(step))
         with self._problems.guard():
             self._keep_outputs(watched, steps, output)
         self._plan.spend_outputs(sum(part.task.payload_bytes for part in steps if part.task is not None))
@@ -181,7 +183,7 @@ class CallRecorder:
         return [rows for part in made for rows in self._add_predictions(part)]
 
     def _read_heads(
-        self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any
+        self, watched: RecordedModel, step: ModelStep, input_tensor: torch.Tensor | None, output: Any
     ) -> list[ModelStep]:
         """Make the prediction of each head; return the steps of all of them."""
         steps: list[ModelStep] = []
@@ -197,7 +199,7 @@ class CallRecorder:
                 )
             # What is wrong with one head is not wrong with the others.
             with self._problems.guard():
-                self._read_one(watched, head.reader, part, given, output, wanted)
+                self._read_one(watched, head.reader, part, input_tensor, output, wanted)
         return steps
 
     def _keep_outputs(self, watched: RecordedModel, steps: list[ModelStep], output: Any) -> None:
@@ -221,7 +223,7 @@ class CallRecorder:
         watched: RecordedModel,
         reader: OutputReader,
         step: ModelStep,
-        given: torch.Tensor | None,
+        input_tensor: torch.Tensor | None,
         output: Any,
         wanted: GradedTargets,
     ) -> None:
@@ -231,7 +233,7 @@ class CallRecorder:
         finally:
             self._watch_uses(reader, output)
         if task is not None:
-            self._read_task(watched, reader, step, given, task, wanted)
+            self._read_task(watched, reader, step, input_tensor, task, wanted)
             return
         given_values = reader.values(output, step.size, wanted.values)
         if watched is self._models[0]:
@@ -243,7 +245,7 @@ class CallRecorder:
         if is_new:
             self._note_meaning(watched, reader, step, meaning)
         wide = doubt_width(meaning, values.shape[1], wanted.classes) if is_new and not reader.is_declared else None
-        digests = step.digests or row_digests(given, step.rows, step.inputs)
+        digests = step.digests or row_digests(input_tensor, step.rows, step.inputs)
         scale = reader.label_scale(values)
         columns = prediction_columns(values, wanted.labels, wanted.classes, meaning.kind, wanted.values, scale)
         is_doubted = meaning.doubt is not None
@@ -269,7 +271,7 @@ class CallRecorder:
         watched: RecordedModel,
         reader: OutputReader,
         step: ModelStep,
-        given: torch.Tensor | None,
+        input_tensor: torch.Tensor | None,
         output: TaskOutput,
         wanted: GradedTargets,
     ) -> None:
@@ -286,12 +288,12 @@ class CallRecorder:
             labels=wanted.labels,
             level=self._plan.current_level(),
             spaces=_spaces_of(step) if output.kind == "boxes" else (),
-            tokens=given if output.kind == "tokens" else None,
+            tokens=input_tensor if output.kind == "tokens" else None,
         )
         task = make_task_rows(output, context)
         for problem in task.problems:
             self._problems.mark(f"The output of the model {reader.name}: {problem}")
-        step.predict_task(task, wanted.labels, step.digests or row_digests(given, step.rows, step.inputs))
+        step.predict_task(task, wanted.labels, step.digests or row_digests(input_tensor, step.rows, step.inputs))
 
     def _add_predictions(self, step: ModelStep) -> list[BatchRows]:
         rows: list[BatchRows] = []

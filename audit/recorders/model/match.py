@@ -97,31 +97,31 @@ class BatchMatcher:
         self._batches = batches
         self._tracker = tracker
 
-    def find(self, given: torch.Tensor | None, arguments: list[Any]) -> BatchMatch:
+    def find(self, input_tensor: torch.Tensor | None, arguments: list[Any]) -> BatchMatch:
         """Return the samples that a model is called with. Raises `UnmatchedCall` when nothing proves which they are."""
-        if given is None:
+        if input_tensor is None:
             return self._match_object(arguments)
         listed = next((one for one in arguments if is_list_of_tensors(one)), None)
-        if given.is_nested:
-            match = self._match_list(given.unbind())
+        if input_tensor.is_nested:
+            match = self._match_list(input_tensor.unbind())
             if match is None:
                 raise UnmatchedCall("The input is a nested tensor whose parts are not the content of recorded samples.")
             return match
         if listed is not None and (match := self._match_list(listed)) is not None:
             return match
-        match = self._match_tensor(given)
-        others = [one for one in all_tensors(arguments) if one is not given]
-        if any(self._is_foreign(other, given) for other in others):
+        match = self._match_tensor(input_tensor)
+        others = [one for one in all_tensors(arguments) if one is not input_tensor]
+        if any(self._is_foreign(other, input_tensor) for other in others):
             raise UnmatchedCall("Another argument of the call is as large as the batch and is not made of it.")
         return self._with_other_samples(match, others)
 
-    def _match_tensor(self, given: torch.Tensor) -> BatchMatch:
+    def _match_tensor(self, input_tensor: torch.Tensor) -> BatchMatch:
         """Return the samples of the rows of one tensor."""
-        origins, evidence = self._tracker.origins_of(given), "batch"
+        origins, evidence = self._tracker.origins_of(input_tensor), "batch"
         if origins is None:
-            origins, evidence = self._find_view(given), "view"
+            origins, evidence = self._find_view(input_tensor), "view"
         if origins is None:
-            match = self._match_content(given)
+            match = self._match_content(input_tensor)
             if match is None:
                 raise UnmatchedCall(self._why_not_known())
             return match
@@ -131,7 +131,7 @@ class BatchMatcher:
         if origins.operations or origins.axis != 0:
             evidence = evidence if evidence == "view" else "operations"
             return _with_parents(BatchMatch([], evidence, operations=origins.operations), rows)
-        return self._match_whole_batch(given, rows)
+        return self._match_whole_batch(input_tensor, rows)
 
     def _with_other_samples(self, match: BatchMatch, others: Sequence[torch.Tensor]) -> BatchMatch:
         """Return the match with the samples of other arguments too: the output of a siamese net is about the samples of both."""
@@ -197,11 +197,15 @@ class BatchMatcher:
             "which row is which sample."
         )
 
-    def _find_view(self, given: torch.Tensor) -> RowOrigins | None:
+    def _find_view(self, input_tensor: torch.Tensor) -> RowOrigins | None:
         """Return the rows of a view of a batch that was made where no operation was followed."""
         for batch in self._batches.newest_first():
             for mine, origins in self._readable_memory(batch):
-                if origins is not None and origins.axis == 0 and (rows := find_viewed_rows(mine, given)) is not None:
+                if (
+                    origins is not None
+                    and origins.axis == 0
+                    and (rows := find_viewed_rows(mine, input_tensor)) is not None
+                ):
                     return RowOrigins(tuple(origins.rows[n] for n in rows), 0, (*origins.operations, "view"))
         return None
 
@@ -214,11 +218,11 @@ class BatchMatcher:
             if version_of(tensor) == version and not any(tensor.data_ptr() == one.data_ptr() for one in alive):
                 yield tensor, batch.origins(tensor)
 
-    def _is_foreign(self, other: torch.Tensor, given: torch.Tensor) -> bool:
+    def _is_foreign(self, other: torch.Tensor, input_tensor: torch.Tensor) -> bool:
         """Return whether another argument of the call is as large as a batch and is not a recorded one: a generated picture, say."""
-        if not other.is_floating_point() or other.dim() != given.dim() or other.dim() < 2:
+        if not other.is_floating_point() or other.dim() != input_tensor.dim() or other.dim() < 2:
             return False
-        if other.shape[0] != given.shape[0] or self._tracker.origins_of(other) is not None:
+        if other.shape[0] != input_tensor.shape[0] or self._tracker.origins_of(other) is not None:
             return False
         # What a collate function put beside the samples, a mask say, is of the same batch.
         return not any(reference() is other for batch in self._batches.newest_first() for reference in batch.tensors)
@@ -247,10 +251,10 @@ class BatchMatcher:
             for row in origins.rows
         ]
 
-    def _match_whole_batch(self, given: torch.Tensor, rows: list[Row]) -> BatchMatch:
+    def _match_whole_batch(self, input_tensor: torch.Tensor, rows: list[Row]) -> BatchMatch:
         """Match a batch as it came, or sorted by a collate function: each row is the content of another sample of it."""
         places: list[Place] = [(row[0], row[1]) for row in rows if row is not None]
-        digests = row_digests(given, places) if len(places) == len(rows) else None
+        digests = row_digests(input_tensor, places) if len(places) == len(rows) else None
         if digests is None:
             return _with_parents(BatchMatch([], "batch"), rows)
         expected = [batch.digests[place] for batch, place in places]
@@ -264,11 +268,11 @@ class BatchMatcher:
             return BatchMatch([places[n] for n in order], "content", digests)
         return _with_parents(BatchMatch([], "batch", digests), rows)
 
-    def _match_content(self, given: torch.Tensor) -> BatchMatch | None:
+    def _match_content(self, input_tensor: torch.Tensor) -> BatchMatch | None:
         """Match each row by its digest; None if a row is not the content of a sample that waits."""
-        if given.dim() == 0 or not len(given) or not self._batches.has_digests:
+        if input_tensor.dim() == 0 or not len(input_tensor) or not self._batches.has_digests:
             return None
-        rows = given.detach().cpu()
+        rows = input_tensor.detach().cpu()
         for form in FORMS:
             first = digest_row(form, rows[0])
             if first is None or not self._batches.places_of(first):

@@ -28,13 +28,13 @@ class MixCall:
     """One call of a mixing transform, as far as it is needed to mix once more: nothing is drawn for that."""
 
     mixer: Any
-    given: torch.Tensor
+    tensor: torch.Tensor
     drawn: dict[str, Any]
 
     def mix(self) -> torch.Tensor:
         """Return what the call made of its tensor."""
-        params = {"labels": None, "batch_size": len(self.given), **self.drawn}
-        mixed: torch.Tensor = self.mixer.transform(self.given, params)
+        params = {"labels": None, "batch_size": len(self.tensor), **self.drawn}
+        mixed: torch.Tensor = self.mixer.transform(self.tensor, params)
         return mixed
 
 
@@ -49,7 +49,7 @@ class CollateMixes:
         """Return whether a batch is what the calls made, one after the other, of a tensor that has the samples in order."""
         mixed: torch.Tensor | None = None
         for call in self.calls:
-            is_expected = is_in_order(call.given) if mixed is None else torch.equal(call.given, mixed)
+            is_expected = is_in_order(call.tensor) if mixed is None else torch.equal(call.tensor, mixed)
             if not is_expected:
                 return False
             mixed = call.mix()

@@ -28,8 +28,12 @@ _MOST_NAMED = 20
 class CallListener(Protocol):
     """What a recording does with the calls of a model."""
 
-    def begin(self, watched: RecordedModel, given: torch.Tensor | None, arguments: list[Any]) -> ModelStep | None: ...
-    def finish(self, watched: RecordedModel, step: ModelStep, given: torch.Tensor | None, output: Any) -> None: ...
+    def begin(
+        self, watched: RecordedModel, input_tensor: torch.Tensor | None, arguments: list[Any]
+    ) -> ModelStep | None: ...
+    def finish(
+        self, watched: RecordedModel, step: ModelStep, input_tensor: torch.Tensor | None, output: Any
+    ) -> None: ...
 
 
 class RecordedModel:
@@ -56,7 +60,7 @@ class RecordedModel:
         self.calls = 0
         self._listener = listener
         self._step: ModelStep | None = None
-        self._given: torch.Tensor | None = None
+        self._input_tensor: torch.Tensor | None = None
         # Listed once: walking a large model at each call would be slow.
         self._modules = [(layer, module) for layer, module in model.named_modules() if layer]
         self._handles = [
@@ -91,8 +95,8 @@ class RecordedModel:
             # What is computed from the input here, or inside a model, does not lead from a batch to another model.
             self._tracker.pause()
             try:
-                self._given = model_input(args, kwargs)
-                self._step = self._listener.begin(self, self._given, [*args, *kwargs.values()])
+                self._input_tensor = model_input(args, kwargs)
+                self._step = self._listener.begin(self, self._input_tensor, [*args, *kwargs.values()])
             except BaseException:
                 self._tracker.resume()
                 raise
@@ -104,15 +108,15 @@ class RecordedModel:
 
     def _make_return_hook(self) -> Callable[..., None]:
         def hook(_: Any, __: Any, output: Any) -> None:
-            step, given = self._step, self._given
-            self._step = self._given = None
+            step, input_tensor = self._step, self._input_tensor
+            self._step = self._input_tensor = None
             try:
                 if self.layers is not None:
                     self.layers.end()
                 if step is not None:
-                    self._listener.finish(self, step, given, output)
-                elif given is not None and given.dim() and not isinstance(output, torch.Tensor):
-                    self.ports.note(output, int(given.size(0)))
+                    self._listener.finish(self, step, input_tensor, output)
+                elif input_tensor is not None and input_tensor.dim() and not isinstance(output, torch.Tensor):
+                    self.ports.note(output, int(input_tensor.size(0)))
             finally:
                 self._tracker.resume()
 

@@ -43,15 +43,17 @@ def digest_row(form: Form, row: torch.Tensor) -> str | None:
         return None
 
 
-def row_digests(given: torch.Tensor | None, rows: list[Place], inputs: list[int] | None = None) -> list[str | None]:
+def row_digests(
+    input_tensor: torch.Tensor | None, rows: list[Place], inputs: list[int] | None = None
+) -> list[str | None]:
     """Return the digest of each sample's row of a model's input."""
     found: list[str | None] = [None] * len(rows)
-    if given is None or given.dim() == 0 or given.shape[0] < len(rows):
+    if input_tensor is None or input_tensor.dim() == 0 or input_tensor.shape[0] < len(rows):
         return found
-    if inputs is None and given.shape[0] != len(rows):
+    if inputs is None and input_tensor.shape[0] != len(rows):
         return found
     form = FORMS[0]
-    seen = given.detach().cpu()
+    seen = input_tensor.detach().cpu()
     if (at_once := _plain_digests(seen, rows, inputs)) is not None:
         return at_once
     for number, (batch, place) in enumerate(rows):

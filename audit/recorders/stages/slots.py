@@ -68,7 +68,7 @@ class _HeldTuple:
         self.owner = owner
         self.name = name
         self.original: tuple[Any, ...] | None = None
-        self.standing = 0
+        self.stand_in_count = 0
 
     def current_tuple(self) -> tuple[Any, ...]:
         held: tuple[Any, ...] = self.owner.__dict__[self.name]
@@ -95,16 +95,16 @@ class TupleSlot(Slot):
         """Put a stand-in into the slot. `restore` undoes it exactly."""
         held, place = self._held, int(self.key)
         before = held.current_tuple()
-        if not held.standing:
+        if not held.stand_in_count:
             held.original = before
-        held.standing += 1
+        held.stand_in_count += 1
         held.owner.__dict__[held.name] = (*before[:place], value, *before[place + 1 :])
 
     def restore(self) -> None:
         """Put back what was there."""
         held = self._held
-        held.standing -= 1
-        if not held.standing:
+        held.stand_in_count -= 1
+        if not held.stand_in_count:
             held.owner.__dict__[held.name] = held.original
 
     def __getstate__(self) -> dict[str, Any]:

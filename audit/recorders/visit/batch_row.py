@@ -25,10 +25,10 @@ def describe_batch_stage(target: Any, path: str, name: str | None = None) -> Sta
     )
 
 
-def batch_row(value: Any, level: Level, came_in: str | None, last: Row | None = None) -> Row:
+def batch_row(value: Any, level: Level, input_digest: str | None, last: Row | None = None) -> Row:
     """Describe one sample's part of a batch.
 
-    `came_in` is the digest of the sample before the stage, `last` its last stage's row where it is at hand.
+    `input_digest` is the digest of the sample before the stage, `last` its last stage's row where it is at hand.
     """
     # The time belongs to the batch, not to the sample.
     if last is not None and last.facts.digest is not None and values.digest(value) == last.facts.digest:
@@ -36,7 +36,7 @@ def batch_row(value: Any, level: Level, came_in: str | None, last: Row | None = 
         row.preview, row.full, row.shared = last.preview, last.full, True
         return row
     facts = values.observe(value)
-    row = Row(facts, None if None in (facts.digest, came_in) else facts.digest != came_in, None, None)
+    row = Row(facts, None if None in (facts.digest, input_digest) else facts.digest != input_digest, None, None)
     if level in ("preview", "full"):
         row.preview = values.preview(value)
     if level == "full":

@@ -91,7 +91,7 @@ class CalledStages(VisitSource):
         spent = nanoseconds - (self._overhead - token.overhead)
         params = self._params(token.step, token.listener, [], changed=True) or arguments_of(call)
         call.ordinal = self.stages.add(call)
-        self._note(call.ordinal, call.output, token.came_in, spent, params)
+        self._note(call.ordinal, call.output, token.input_digest, spent, params)
 
     def rename_call(self, call: ObservedCall) -> None:
         """Note that a call goes by the name of the function that made it, and by its arguments."""
@@ -116,7 +116,7 @@ class CallToken:
     """What is known of a call before it is made."""
 
     step: PipelineStep
-    came_in: str | None
+    input_digest: str | None
     listener: Listener | None
     overhead: int
 

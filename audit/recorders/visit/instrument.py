@@ -16,9 +16,9 @@ from audit.recorders.files.opened_files import NO_OBSERVER, StateBefore, note_op
 from audit.recorders.stages.discover import Pipeline, PipelineStep, find_pipeline, walk
 from audit.recorders.stages.stand_in import CURRENT_VISIT, StageStandIn, set_current_visit
 from audit.recorders.visit.file_load import path_loader
+from audit.recorders.visit.kept_stand_ins import KeptStandIns
 from audit.recorders.visit.planned_stage import PlannedStage
 from audit.recorders.visit.repeated_call import RepeatedCall, inside_stage
-from audit.recorders.visit.standing_stand_ins import StandingStandIns
 from audit.recorders.visit.visit import SINGLE, Visit
 from audit.records import Level, Stage
 from audit.values import native as loops
@@ -50,7 +50,7 @@ class Instrument:
         self._calls: CallStages | None = None
         self._searches = 0
         #: Stand-ins that stay between visits, and the readers that are observed meanwhile.
-        self._standing: StandingStandIns | None = None
+        self._kept_stand_ins: KeptStandIns | None = None
         self._readers: list[Reader] = []
         #: The files that the current visit has opened, and the observer of opened files before.
         self._opened: list[str] = []
@@ -86,25 +86,25 @@ class Instrument:
             return
         if self._pairs is None:
             self._pairs = self._build()
-        if StandingStandIns.is_possible(self._pairs, found):
+        if KeptStandIns.is_possible(self._pairs, found):
             # Looks for functions of the user's own, and so before the stand-ins are there.
             self._find_calls()
             # Before the calls: a function that reads a file is not a stage.
             self._readers = observe_readers()
-            self._standing = StandingStandIns(self._pairs, found)
+            self._kept_stand_ins = KeptStandIns(self._pairs, found)
             self.changed = False
             self._opened_before = note_opened_files(self._opened)
-            self._standing.put()
+            self._kept_stand_ins.put()
             if self._calls is not None:
                 self._calls.keep_stand_ins()
 
     def release_stand_ins(self) -> None:
         """Undo `keep_stand_ins`."""
-        if self._standing is not None:
+        if self._kept_stand_ins is not None:
             if self._calls is not None:
                 self._calls.release_stand_ins()
-            self._standing.restore()
-            self._standing = None
+            self._kept_stand_ins.restore()
+            self._kept_stand_ins = None
             stop_noting_files(self._opened_before)
             for reader in self._readers:
                 reader.restore()
@@ -112,18 +112,18 @@ class Instrument:
 
     def plan_visits(self) -> tuple[Any, ...] | None:
         """Return what the compiled loops must know to begin and end visits in a row; None where they cannot, or there are none."""
-        if loops.native is None or self._standing is None:
+        if loops.native is None or self._kept_stand_ins is None:
             return None
         steps = len(self.pipeline.steps)
-        places = self._standing.places()
+        places = self._kept_stand_ins.places()
         return (*places, Visit, self.pipeline, self._calls, self._opened, CURRENT_VISIT, steps, values.torch_names())
 
     def new_visit(self, level: Level | Literal["verify"], *, refuse_none: bool = False) -> Visit:
         """Return a visit that records the stages of the pipeline, as long as they are the ones that the dataset has."""
-        if self._standing is not None and not self._standing.is_current():
+        if self._kept_stand_ins is not None and not self._kept_stand_ins.is_current():
             self.release_stand_ins()
         # A stand-in for what is no longer there would bring it back: then the visit is of no stage at all.
-        self.changed = self._standing is None and not self.pipeline.is_current()
+        self.changed = self._kept_stand_ins is None and not self.pipeline.is_current()
         if self._pairs is None and not self.changed:
             self._pairs = self._build()
         pipeline = self.pipeline if not self.changed else find_pipeline(None)
@@ -131,7 +131,7 @@ class Instrument:
 
     def insert(self, visit: Visit) -> InsertedStandIns:
         """Put the stand-ins into their slots, and make the visit this thread's; pass what this returns to `remove`."""
-        if self._standing is not None:
+        if self._kept_stand_ins is not None:
             visit.follower = self._calls
             # One list for all visits. What audit itself opened between two of them is nobody's.
             self._opened.clear()
@@ -212,7 +212,7 @@ class Instrument:
             "_pairs": None,
             "changed": False,
             "_calls": None,
-            "_standing": None,
+            "_kept_stand_ins": None,
             "_readers": [],
             "_opened": [],
             "_opened_before": NO_OBSERVER,

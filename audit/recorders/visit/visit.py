@@ -85,7 +85,7 @@ class Visit(CalledStages):
                 self.note_loaded(value)
             elif isinstance(value, tuple) and rows[0].target is None:
                 self._note_loaded_target(value)
-        came_in = self._digest_input(value, stage.path)
+        input_digest = self._digest_input(value, stage.path)
         listener = listen(stage.step) if stage.draws else None
         overhead_before, ran_before = self._overhead, len(self._ran)
         activity, follower = self.activity, self.follower
@@ -111,10 +111,10 @@ class Visit(CalledStages):
             self.check_none(stage.name)
         params = None
         if stage.is_container or stage.draws:
-            params = self._params_of(stage, listener, self._ran[ran_before:], came_in, output)
+            params = self._params_of(stage, listener, self._ran[ran_before:], input_digest, output)
         ordinal = stage.ordinal if stage.ordinal not in rows else self.stages.add_repeated(stage.step.stage)
         spent = ended - begun - (self._overhead - overhead_before)
-        self._note(ordinal, output, came_in, spent, params, ended, is_target=is_target)
+        self._note(ordinal, output, input_digest, spent, params, ended, is_target=is_target)
         self._passed[ordinal] = (value if type(value) in SINGLE else _ids_of(value), output)
         self._ran.append(stage.ordinal)
         return output
@@ -127,10 +127,10 @@ class Visit(CalledStages):
             raise refused
 
     def _params_of(
-        self, stage: PlannedStage, listener: Listener | None, ran: list[int], came_in: str | None, output: Any
+        self, stage: PlannedStage, listener: Listener | None, ran: list[int], input_digest: str | None, output: Any
     ) -> str | None:
         overhead = self._overhead
-        changed = stage.is_container and not ran and self._digest_of(output) != came_in
+        changed = stage.is_container and not ran and self._digest_of(output) != input_digest
         # What was spent here is after the stage: `_note` counts from the end of the stage.
         self._overhead = overhead
         return self._params(stage.step, listener, ran, changed=changed)
@@ -165,7 +165,10 @@ class Visit(CalledStages):
     def passed_values(self) -> list[tuple[set[int], Any]]:
         """Return what each stage so far was given, as the identities of all in it, and what it returned."""
         found = [(given if type(given) is set else {id(given)}, output) for given, output in self._passed.values()]
-        return [*found, *((call.given, call.output) for call in (self.calls.made if self.calls is not None else ()))]
+        return [
+            *found,
+            *((call.input_ids, call.output) for call in (self.calls.observed_calls if self.calls is not None else ())),
+        ]
 
     def forget_outputs(self) -> None:
         """Forget what the stages returned, and the files that they read: they are another item's."""
@@ -199,7 +202,7 @@ class Visit(CalledStages):
         if self.calls is None and not self.added_stages:
             return
         repeated = self.stages.has_repeated
-        if not repeated and (self.calls is None or not self.calls.made):
+        if not repeated and (self.calls is None or not self.calls.observed_calls):
             return
         if self.calls is not None:
             self.calls.mark_targets(item_input, others)

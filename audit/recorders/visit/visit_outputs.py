@@ -95,7 +95,7 @@ class VisitOutputs:
         self,
         ordinal: int,
         value: Any,
-        came_in: str | None,
+        input_digest: str | None,
         nanoseconds: int,
         params: str | None,
         begun: int = 0,
@@ -109,8 +109,8 @@ class VisitOutputs:
             level = self._level
             facts = values.observe(value) if level != "verify" else _only_digest(value)
             digest = facts.digest
-            is_known = digest is not None and (came_in is not None or ordinal == 0)
-            row = Row(facts, digest != came_in if is_known else None, params, nanoseconds / 1000)
+            is_known = digest is not None and (input_digest is not None or ordinal == 0)
+            row = Row(facts, digest != input_digest if is_known else None, params, nanoseconds / 1000)
             # How often a tensor was changed in place; those of inference mode do not count that.
             if isinstance(value, torch.Tensor) and not value.is_inference():
                 row.version = value._version

@@ -17,7 +17,7 @@ from audit.values import native as loops
 _NO_ATTRIBUTE = object()
 
 
-class StandingStandIns:
+class KeptStandIns:
     """The stand-ins of one pipeline, in their slots from `put` to `restore`."""
 
     def __init__(self, pairs: Sequence[tuple[Slot, Any]], found: SlotSnapshot) -> None:
