@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 Severity = Literal["info", "warning", "error"]
 Status = Literal["pass", "fail", "skip", "error"]
 #: What a run must have for a check to run; without it the check is reported as skipped. `model`: predictions; `pictures`:
-#: stage 0 returned pictures; `files`: the source files can be read now; `activations`: recorded layers.
-Need = Literal["model", "labels", "pictures", "files", "activations", "baseline"]
+#: stage 0 returned pictures; `files`: the source files can be read now; `activations`: recorded layers;
+#: `same_labels`: the batches have the numbers that predictions are graded against, as far as was observed.
+Need = Literal["model", "labels", "same_labels", "pictures", "files", "activations", "baseline"]
 
 #: Checks that find why a model is wrong; what else is wrong with its predictions follows from it.
 CAUSES_OF_ERRORS = (

@@ -19,6 +19,7 @@ from audit.checks.baseline import Baseline, open_baseline
 from audit.checks.config import Configuration, Setting, load_configuration
 from audit.checks.context import MOST_WITH_ALLOW_LIST, Context
 from audit.checks.report import CheckOutcome, Report
+from audit.checks.shared.renumbered_labels import why_not_judged
 from audit.checks.shared_facts import RunFacts
 from audit.errors import AuditError, MissingExtra, StoreError, UsageError
 from audit.records import Progress
@@ -301,6 +302,8 @@ def _unmet_need(context: Context, check: type[Check]) -> str | None:
             return "the run has no labels"
         if need == "labels" and counts.get("predictions") and context.facts.regression:
             return "the model has one output, and the labels are not classes"
+        if need == "same_labels" and (reason := why_not_judged(context)):
+            return reason
         if need == "pictures" and not any(r["stage"] == 0 and r["kind"] == "image" for r in context.profile):
             return "the samples are not pictures"
         if need == "files" and context.facts.root is None:

@@ -68,6 +68,8 @@ class RecordedBatch:
     ok: list[int] = field(default_factory=list)
     digests: list[str | None] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
+    #: The class numbers that the collated batch has for the samples, where that is known; else empty.
+    batch_labels: list[int | None] = field(default_factory=list)
     #: Boxes and other targets that are more than a class number (recorders/items/targets.py); None where an item has none.
     item_targets: list[Any] = field(default_factory=list)
     #: Of `audit run` with several graded outputs: the target of each, by its name.

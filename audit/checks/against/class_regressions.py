@@ -31,7 +31,7 @@ class ClassRegressions(Check):
     assumes = "the same sources and labels in both runs"
     # A model that is worse as a whole is worse in most classes.
     follows = ("accuracy",)
-    needs = ("model", "labels", "baseline")
+    needs = ("model", "labels", "same_labels", "baseline")
     options = settings(
         significance=Option(0.01, "The probability of any false finding among all classes."),
         drop=Option(0.02, "Report a class only if its accuracy is lower by at least this."),

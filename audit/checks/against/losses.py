@@ -33,7 +33,7 @@ class Losses(Check):
     assumes = "differences are symmetric if nothing changed"
     severity = "warning"
     follows = ("pipeline_changed", "accuracy")
-    needs = ("model", "labels", "baseline")
+    needs = ("model", "labels", "same_labels", "baseline")
     options = settings(
         significance=Option(0.001, "Report a change only if its probability under chance alone is below this."),
         effect=Option(0.2, "Report it only if higher differences outweigh lower ones by this share of all ranks."),

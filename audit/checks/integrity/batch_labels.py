@@ -13,26 +13,15 @@ from typing import TypedDict
 
 from audit.checks.base import Finding, Severity
 from audit.checks.context import Context
+from audit.checks.shared.renumbered_labels import LabelPair, batch_numbers, describe_moved, find_ignored, is_renumbered
 from audit.store.sql_literal import literal
-from audit.texts import enumerate_some
 
 #: Batches whose labels are only arranged in another way by chance.
 _CHANCE = 0.001
-#: A class has another number if at least so many of its samples have the same other number.
-_FEWEST_ALIKE = 2
 #: So many batches are looked at.
 _MOST_BATCHES = 1_000
-#: So many pairs of numbers are named.
+#: So many numbers are named.
 _MOST_NAMED = 4
-
-
-class LabelPair(TypedDict):
-    """How many samples of a split have one label in their item, and one in their batch."""
-
-    split: str | None
-    label: int
-    batch_label: int
-    samples: int
 
 
 class ChangedLabel(TypedDict):
@@ -42,15 +31,6 @@ class ChangedLabel(TypedDict):
     source: str | None
     label: int
     batch_label: int
-
-
-def read_label_pairs(context: Context) -> list[LabelPair]:
-    """Return how often each label came with each number in a batch, where both were recorded."""
-    return context.facts.typed_rows(
-        LabelPair,
-        f"SELECT split, label, batch_label, count(*) AS samples FROM {context.samples} "
-        "WHERE batch_label IS NOT NULL AND label IS NOT NULL GROUP BY ALL ORDER BY ALL",
-    )
 
 
 def find_changed_labels(context: Context, pairs: Sequence[LabelPair]) -> Iterable[Finding]:
@@ -64,43 +44,30 @@ def find_changed_labels(context: Context, pairs: Sequence[LabelPair]) -> Iterabl
 def _judge_split(context: Context, split: str | None, pairs: list[LabelPair]) -> Iterable[Finding]:
     of_split = f" of {split}" if split else ""
     labels = {pair["label"] for pair in pairs}
-    pairs = _leave_out_ignored(context, of_split, pairs, {number for number in _numbers(pairs) if number < 0})
-    others = _numbers(pairs) - labels
-    if not _is_renumbered(pairs) and len(others) == 1 and max(others) > max(labels):
-        pairs = _leave_out_ignored(context, of_split, pairs, others)
+    pairs = _leave_out_ignored(context, of_split, pairs)
     if all(pair["label"] == pair["batch_label"] for pair in pairs):
         return
-    if _is_renumbered(pairs):
+    if is_renumbered(pairs):
         yield from _judge_numbers(context, of_split, pairs)
-    elif _numbers(pairs) - labels:
+    elif batch_numbers(pairs) - labels:
         context.note(f"the batches{of_split} have other numbers than the items' labels; they were not compared")
     else:
         yield _report_changes(context, split, pairs)
 
 
-def _numbers(pairs: Sequence[LabelPair]) -> set[int]:
-    return {pair["batch_label"] for pair in pairs}
-
-
-def _leave_out_ignored(context: Context, of_split: str, pairs: list[LabelPair], ignored: set[int]) -> list[LabelPair]:
+def _leave_out_ignored(context: Context, of_split: str, pairs: list[LabelPair]) -> list[LabelPair]:
     """Return the pairs without numbers that stand for a label which is to be ignored, and note how many there are."""
-    if ignored:
+    if ignored := find_ignored(pairs):
         count = sum(pair["samples"] for pair in pairs if pair["batch_label"] in ignored)
         listed = " or ".join(map(str, sorted(ignored)[:_MOST_NAMED]))
         context.note(f"{count:,} samples{of_split} have the number {listed} instead of a label in their batch")
     return [pair for pair in pairs if pair["batch_label"] not in ignored]
 
 
-def _is_renumbered(pairs: Sequence[LabelPair]) -> bool:
-    """Return whether each label became one number in all batches, which shows in several samples of most labels."""
-    alike = [pair["samples"] >= _FEWEST_ALIKE for pair in pairs]
-    return len({pair["label"] for pair in pairs}) == len(pairs) and 2 * sum(alike) >= len(pairs)
-
-
 def _judge_numbers(context: Context, of_split: str, pairs: Sequence[LabelPair]) -> Iterable[Finding]:
     """Report classes that have each other's numbers; other new numbers are a note."""
     moved = [pair for pair in pairs if pair["label"] != pair["batch_label"]]
-    listed = enumerate_some([f"{pair['label']} → {pair['batch_label']}" for pair in moved], _MOST_NAMED)
+    listed = describe_moved(moved)
     if {pair["label"] for pair in moved} != {pair["batch_label"] for pair in moved}:
         context.note(
             f"a collate function gives the labels{of_split} other numbers ({listed}); predictions are graded against those of the "

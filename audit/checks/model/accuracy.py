@@ -19,7 +19,7 @@ class Accuracy(Check):
     question = "Is the accuracy lower than the baseline's?"
     statistic = "McNemar's exact test on the samples that both runs have, else two rates; a note has Wilson's interval"
     assumes = "most sources are in both runs"
-    needs = ("model", "labels")
+    needs = ("model", "labels", "same_labels")
     follows = CAUSES_OF_ERRORS
     options = settings(
         min=Option(None, "The accuracy must not be below this.", kind=float),

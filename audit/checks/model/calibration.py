@@ -63,7 +63,7 @@ class Calibration(Check):
     severity = "warning"
     # Where one class is never right, what is predicted instead of it is too sure.
     follows = (*CAUSES_OF_ERRORS, "accuracy", "per_class_accuracy", "weak_segments")
-    needs = ("model", "labels")
+    needs = ("model", "labels", "same_labels")
     options = settings(
         max=Option(0.1, "The largest expected calibration error that is allowed."),
         max_class=Option(0.2, "The largest gap of confidence and accuracy that is allowed for one predicted class."),

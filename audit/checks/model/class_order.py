@@ -41,7 +41,7 @@ class ClassOrder(Check):
         "label, another row or inverted, and less than half of it as they are"
     )
     assumes = "predictions are independent"
-    needs = ("model",)
+    needs = ("model", "same_labels")
     # An input that is inverted or scaled otherwise turns classes into each other; a probe shows which it is.
     follows = ("probe",)
     options = settings(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.checks.shared.renumbered_labels import why_not_judged
 from audit.checks.shared.significance import wilson
 
 #: If more than this share of the predictions is right, labels and outputs have the same order.
@@ -28,7 +29,10 @@ class Head(Check):
     )
 
     def run(self, context: Context) -> Iterable[Finding]:
-        yield from self._outputs(context)
+        if reason := why_not_judged(context):
+            context.note(f"the outputs were not compared with the classes: {reason}")
+        else:
+            yield from self._outputs(context)
         yield from self._find_collapse(context)
 
     def _outputs(self, context: Context) -> Iterable[Finding]:

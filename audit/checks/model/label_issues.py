@@ -51,7 +51,7 @@ class LabelIssues(Check):
     severity = "warning"
     # A label that the baseline's model predicted is not doubtful because this one is worse.
     follows = (*CAUSES_OF_ERRORS, "prediction_flips", "class_regressions")
-    needs = ("model", "labels")
+    needs = ("model", "labels", "same_labels")
     options = settings(
         precision=Option(
             0.8, "Report as many labels as possible while at least this share of them is expected to be wrong."

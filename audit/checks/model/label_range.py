@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from audit.checks.base import Check, Finding, Option, settings
 from audit.checks.context import Context
+from audit.checks.shared.renumbered_labels import why_not_judged
 from audit.errors import UsageError
 
 #: A negative number may stand for no label if at least this share of the samples has it.
@@ -20,6 +21,14 @@ class LabelRange(Check):
     options = settings(ignore=Option([], "Label numbers outside the range that are intended, such as -100."))
 
     def run(self, context: Context) -> Iterable[Finding]:
+        if reason := why_not_judged(context):
+            context.note(f"the labels were not compared with the classes: {reason}")
+        else:
+            yield from self._find_strange(context)
+        yield from _find_unlabelled(context)
+
+    def _find_strange(self, context: Context) -> Iterable[Finding]:
+        """Report labels that no class or no output corresponds to."""
         classes = len(context.run.classes or ()) or None
         outputs = None
         if context.facts.counts.get("predictions"):
@@ -44,7 +53,6 @@ class LabelRange(Check):
                 threshold=min(limits) - 1 if limits else 0,
                 sql=context.evidence("samples", row["index"]),
             )
-        yield from _find_unlabelled(context)
 
 
 def _find_ignored(context: Context, limits: list[int]) -> list[int]:

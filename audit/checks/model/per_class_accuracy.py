@@ -31,7 +31,7 @@ class PerClassAccuracy(Check):
     assumes = "independent samples"
     severity = "warning"
     follows = (*CAUSES_OF_ERRORS, "accuracy", "class_regressions")
-    needs = ("model", "labels")
+    needs = ("model", "labels", "same_labels")
     options = settings(
         min=Option(None, "The accuracy of every class must be at least this.", kind=float),
         max_gap=Option(0.3, "A class may be this much below the accuracy of all."),

@@ -49,7 +49,7 @@ class ProbeCheck(Check):
     question = "Would the model be right more often if its input were prepared otherwise?"
     statistic = "McNemar's exact test on the same samples, Holm over about 20 changes"
     assumes = "the recorded samples are typical"
-    needs = ("model", "labels")
+    needs = ("model", "labels", "same_labels")
     options = settings(
         samples=Option(256, "Predict this many samples again, evenly chosen."),
         gain=Option(0.05, "Report a change that raises the accuracy by at least this."),

@@ -45,7 +45,7 @@ class WeakSegments(Check):
     assumes = "independent samples"
     severity = "warning"
     follows = (*CAUSES_OF_ERRORS, "accuracy")
-    needs = ("model", "labels", "pictures")
+    needs = ("model", "labels", "same_labels", "pictures")
     options = settings(
         gap=Option(0.15, "Report a segment whose accuracy is lower than that of the others by at least this."),
         significance=Option(0.01, "The probability of any false finding among all segments."),

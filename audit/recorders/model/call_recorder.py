@@ -25,7 +25,7 @@ from audit.recorders.model.run_numbers import RunNumbers
 from audit.recorders.model.step import ModelStep, Place
 from audit.recorders.model.tasks.task_grades import make_task_rows
 from audit.recorders.model.tasks.task_rows import TaskContext, TaskRows
-from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_problems
+from audit.recorders.model.ungraded_outputs import describe_label_problem, describe_other_labels, describe_problems
 from audit.recorders.model.unpredicted_batch import BatchRows
 from audit.recorders.model.waiting_batches import WaitingBatches
 from audit.recorders.problems import Problems
@@ -60,6 +60,8 @@ class CallRecorder:
         self._matcher = BatchMatcher(batches, tracker)
         self._calls = CallRows(run.run_id)
         self._models: list[RecordedModel] = []
+        #: Whether the run says that batches have other labels than predictions are graded against.
+        self._has_told_of_labels = False
         self._optimizers: OptimizerWatch | None = None
 
     @property
@@ -251,7 +253,11 @@ class CallRecorder:
         is_doubted = meaning.doubt is not None
         problems = describe_problems(columns, wanted, meaning.kind, is_doubted=is_doubted)
         outside = describe_label_problem(wanted.labels, values.shape[1], meaning.kind)
-        for problem in (wide, outside, reader.scale.take(is_last=False), *problems):
+        others = None
+        if not self._has_told_of_labels:
+            others = describe_other_labels(columns, wanted, meaning.kind)
+            self._has_told_of_labels = others is not None
+        for problem in (wide, outside, others, reader.scale.take(is_last=False), *problems):
             if problem is not None:
                 self._problems.mark(f"The output of the model {reader.name}: {problem}")
         self._watch_uses(reader, output)

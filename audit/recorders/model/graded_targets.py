@@ -26,6 +26,8 @@ class GradedTargets:
     values: torch.Tensor | None
     items: list[Any]
     classes: Sequence[str] | None
+    #: The class numbers that the batch has for the samples, where a collate function made it and that is known.
+    batch_labels: Sequence[int | None] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -70,7 +72,8 @@ def make_heads(
 def sample_targets(step: ModelStep) -> GradedTargets:
     """Return the labels and targets that the samples themselves have."""
     labels = [batch.labels[place] for batch, place in step.rows]
-    return GradedTargets(labels, targets_of(step.rows), item_targets_of(step.rows), step.rows[0][0].classes)
+    in_batch = [batch.batch_labels[place] if batch.batch_labels else None for batch, place in step.rows]
+    return GradedTargets(labels, targets_of(step.rows), item_targets_of(step.rows), step.rows[0][0].classes, in_batch)
 
 
 def head_targets(step: ModelStep, head: GradedHead, model: str) -> GradedTargets:

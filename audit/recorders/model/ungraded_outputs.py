@@ -45,6 +45,21 @@ def describe_label_problem(labels: Sequence[int | None], width: int, kind: str) 
     return f"A label is not one of its {classes} classes: such samples have no loss, and count as wrong."
 
 
+def describe_other_labels(columns: Mapping[str, Any], wanted: GradedTargets, kind: str) -> str | None:
+    """Return a sentence about samples that are graded against another class than the batch has for them; None if there are none."""
+    if kind not in _CLASS_OUTPUTS or not wanted.batch_labels:
+        return None
+    classes = max(columns["logits"].shape[1], 2)
+    for graded, number in zip(columns["label"], wanted.batch_labels, strict=True):
+        # A number that is not one of the classes stands for no label.
+        if graded is not None and number is not None and 0 <= number < classes and number != graded:
+            return (
+                f"It is graded against the labels of the items, and a batch has other numbers, such as {number} for {graded}. If they are meant, "
+                "pass label= to run.loader, a function of the item that returns the number in the batch."
+            )
+    return None
+
+
 def _describe_values(columns: Mapping[str, Any], kind: str) -> str | None:
     """Return a sentence about NaN and infinity. A logit of -inf beside others is a class that is ruled out."""
     if kind in _CLASS_OUTPUTS and any(number is None for number in columns["predicted"]):

@@ -76,6 +76,7 @@ class GatheredRows:
         #: What the last stage on the way to the model left of each.
         self._last_rows: list[Row | None] = []
         self.labels: list[int | None] = []
+        self.batch_labels: list[int | None] = []
         self.targets: list[Target | None] = []
         #: Of several graded outputs: the target of each, by its name.
         self.head_targets: list[dict[str, Any]] = []
@@ -170,7 +171,7 @@ class GatheredRows:
 
     def add_batch_labels(self, labels: list[int | None]) -> None:
         """Add the class numbers that the batch has for the samples gathered, by place."""
-        self.tables["samples"].data["batch_label"] = labels
+        self.tables["samples"].data["batch_label"] = self.batch_labels = labels
 
     def forget_last(self) -> None:
         """Take back the last visit: it was the end of the dataset, not a sample."""

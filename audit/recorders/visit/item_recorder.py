@@ -373,6 +373,7 @@ class ItemRecorder:
             ok=rows.ok,
             digests=rows.digests,
             labels=rows.labels,
+            batch_labels=rows.batch_labels,
             item_targets=rows.targets if any(target is not None for target in rows.targets) else [],
             item_head_targets=rows.head_targets,
             last_kind=rows.last_kind,
