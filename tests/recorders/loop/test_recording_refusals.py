@@ -267,7 +267,8 @@ def test_a_worker_that_dies_while_the_recording_ends(tmp_path: Path) -> None:
             reported.wait(30)
 
     run = audit.record(tmp_path / "lineage")
-    batches = iter(DataLoader(run.dataset(Numbers(40)), 4, num_workers=1))
+    # So few that their rows fit into the pipe: the worker waits for nobody who reads it.
+    batches = iter(DataLoader(run.dataset(Numbers(24)), 4, num_workers=1))
     next(batches)
     holder = threading.Thread(target=hold)
     holder.start()
