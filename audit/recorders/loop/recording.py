@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from audit import provenance, values
-from audit.errors import RecordingError, UsageError, message_without_hint
+from audit.errors import AuditError, RecordingError, UsageError, message_without_hint
 from audit.identity import check_run_name
 from audit.models.expected_input import find_stated_input
 from audit.models.presets import expand_preset
@@ -50,6 +50,7 @@ from audit.recorders.randomness.visit_randomness import WatchedRandomness
 from audit.recorders.ranks import rank_tags
 from audit.recorders.stages.discover import Pipeline, find_pipeline
 from audit.recorders.unused_name import unused_name
+from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.item_label import LabelFinder
 from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.item_source import SourceFinder
@@ -164,8 +165,12 @@ class Recording:
         check_loader(loader, self._loaders)
         base = base_of(loader)
         builder_entry = describe_builder(builder, split if split is not None else split_of_loader(base))
-        pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
-        recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label, source)
+        try:
+            pipeline = find_pipeline(base.dataset, expand=expand_preset, observe_calls=True)
+            recording = LoaderRecording(loader, pipeline, self._plan.level, self._receiver, label, source)
+        except Exception as error:
+            self._note_unsearched(base.dataset, error)
+            return loader
         self._loaders.append(recording)
         self._register(id(recording), pipeline, base.dataset, builder_entry, type(sampler_of(base)).__name__)
         return RecordedLoader(recording)  # type: ignore[return-value]
@@ -188,7 +193,11 @@ class Recording:
         self._require_open()
         check_dataset(dataset)
         builder_entry = describe_builder(builder, split)
-        pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
+        try:
+            pipeline = find_pipeline(dataset, expand=expand_preset, stages=stages, observe_calls=True)
+        except Exception as error:
+            self._note_unsearched(dataset, error)
+            return dataset
         try:
             channel = Channel(self._receiver)
         except RecordingError as error:
@@ -202,6 +211,13 @@ class Recording:
         # audit does not see the batches that are built from these items, so it takes the target from each item.
         recorder = ItemRecorder(maker, self._plan.level, label=label, source=source, all_targets=True)
         return kind(recorder, channel)
+
+    def _note_unsearched(self, dataset: Any, error: Exception) -> None:
+        """Mark the run with a dataset that is used unrecorded, because to look at it raised an error; raise the errors of ours."""
+        if isinstance(error, AuditError):
+            raise error
+        text = f"{type(dataset).__name__} is not recorded: to look for its stages raised {describe_error(error)}"
+        self._problems.note(RecordingError(text))
 
     def _register(
         self, key: int, pipeline: Pipeline, dataset: Any, builder_entry: dict[str, Any], sampler: str | None = None

@@ -19,6 +19,7 @@ from torchvision.transforms import v2
 import audit
 from audit.errors import PipelineError, UsageError
 from audit.recorders.loop.recording import RecordingWarning
+from audit.recorders.stages.describe import parameters_of
 from audit.recorders.stages.discover import looks_random
 
 
@@ -391,3 +392,111 @@ def test_only_a_class_of_a_known_library_shows_that_it_draws_nothing() -> None:
         torch.neg,
     ]
     assert [looks_random(stage) for stage in stages] == [False, False, True, True, None, None, None, None]
+
+
+@pytest.mark.parametrize("library", ["albumentations", "monai", "torchvision"])
+def test_what_a_call_drew_is_no_setting(library: str) -> None:
+    """Otherwise a pipeline would be another one as soon as it was called."""
+    stages: list[Any]
+    array = np.full((12, 12, 3), 90, np.uint8)
+    given: Any = {"image": array}
+    if library == "albumentations":
+        album = pytest.importorskip("albumentations")
+        stages = [album.RandomSunFlare(p=1), album.RandomBrightnessContrast(p=1)]
+    elif library == "monai":
+        monai = pytest.importorskip("monai.transforms")
+        stages = [monai.RandScaleIntensity(0.5, prob=1), monai.RandGaussianNoise(prob=1), monai.RandRotate(1.0, prob=1)]
+        given = torch.from_numpy(array).permute(2, 0, 1).float()
+    else:
+        stages = [v2.RandomCrop(4), v2.ColorJitter(0.5)]
+        given = torch.from_numpy(array).permute(2, 0, 1)
+    for stage in stages:
+        before = parameters_of(stage)
+        stage(**given) if isinstance(given, dict) else stage(given)
+        assert parameters_of(stage) == before
+        assert json.loads(before)
+
+
+class Hostile:
+    """Raises whatever it is asked."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    def tolist(self) -> Any:
+        raise RuntimeError("no list")
+
+    shape = property(lambda self: 1 / 0)
+
+
+def cyclic() -> Any:
+    found: list[Any] = []
+    found += [found] * 20
+    return {"self": found}
+
+
+def nested(depth: int) -> Any:
+    found: Any = 1
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+SETTINGS: dict[str, Any] = {
+    "a class with a shape": np.float32,
+    "a class of arrays": np.ndarray,
+    "a type of tensors": torch.float32,
+    "a tensor without memory": torch.empty(3, device="meta"),
+    "a sparse tensor": torch.eye(3).to_sparse(),
+    "an object that raises": Hostile(),
+    "a list that holds itself": cyclic(),
+    "many lists": nested(5000),
+    "a long number": 10**5000,
+    "not a number": float("nan"),
+    "a set of lists of objects": {("a", 1), ("b", None)},
+    "half of a character": "\ud800",
+}
+
+
+class Set:
+    """A transform with a setting that may be anything."""
+
+    def __init__(self, setting: Any) -> None:
+        self.setting = setting
+
+    def __call__(self, value: Any) -> Any:
+        return -value
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_may_be_anything(setting: str, tmp_path: Path) -> None:
+    plain = [batch.tolist() for batch, _ in DataLoader(Pictures(Set(SETTINGS[setting])), batch_size=4)]
+    with audit.record(tmp_path / "lineage", strict=True) as run:
+        loader = run.loader(DataLoader(Pictures(Set(SETTINGS[setting])), batch_size=4))
+        assert [batch.tolist() for batch, _ in loader] == plain
+    (parameters,) = audit.open(tmp_path / "lineage").sql("SELECT parameters FROM stages WHERE name = 'Set'").fetchall()
+    assert "setting" in json.loads(parameters[0])
+
+
+class Unasked:
+    """Raises when it is asked for its class."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise ZeroDivisionError
+
+    def __call__(self, value: Any) -> Any:
+        return -value
+
+
+def test_a_dataset_that_cannot_be_searched_is_used_unrecorded(tmp_path: Path) -> None:
+    plain = [batch.tolist() for batch, _ in DataLoader(Pictures(Unasked()), batch_size=4)]
+    with audit.record(tmp_path / "lineage") as run:
+        with pytest.warns(RecordingWarning, match="Pictures is not recorded"):
+            loader = run.loader(DataLoader(Pictures(Unasked()), batch_size=4))
+        assert [batch.tolist() for batch, _ in loader] == plain
+        assert run.dataset(Pictures(Unasked()))[0][0].tolist() == plain[0][0]
+    assert "ZeroDivisionError" in str(audit.open(tmp_path / "lineage").runs()[0].warnings)
+    with audit.record(tmp_path / "strict", strict=True) as run:  # noqa: SIM117
+        with pytest.raises(audit.AuditError, match="Pictures is not recorded"):
+            run.loader(DataLoader(Pictures(Unasked()), batch_size=4))
