@@ -177,6 +177,14 @@ def dict_of(owner: Any) -> Mapping[str, Any]:
     return found if is_a(found, Mapping) else {}
 
 
+def read_attribute(owner: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute of any object of the user's; the default where there is none, or where it raises when it is asked."""
+    try:
+        return getattr(owner, name, default)
+    except Exception:
+        return default
+
+
 def _slot_value(owner: Any, base: type, name: str) -> Any:
     mangled = f"_{base.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
     try:

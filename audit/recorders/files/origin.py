@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Subset
 
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.calls.requested_items import makes_own_items
 from audit.recorders.files.file_lists import folder_of
 from audit.recorders.files.hugging_face import (
@@ -96,10 +97,10 @@ def _origin(dataset: Any, index: int) -> Origin:
     kind = type(dataset).__name__
     if type(dataset) in _LISTS and "source" not in vars(dataset) and (found := _origin_in_samples(dataset, index)):
         return found
-    if callable(getattr(dataset, "source", None)):
+    if callable(read_attribute(dataset, "source")):
         source = dataset.source(index)
-        split = dataset.split_of(index) if hasattr(dataset, "split_of") else getattr(dataset, "split", None)
-        label = dataset.label(index) if callable(getattr(dataset, "label", None)) else None
+        split = dataset.split_of(index) if hasattr(dataset, "split_of") else read_attribute(dataset, "split")
+        label = dataset.label(index) if callable(read_attribute(dataset, "label")) else None
         if not hasattr(source, "path"):
             return make_named_origin(source, _folder(dataset), split, label, dataset=dataset)
         return Origin(source.path, source.root, source.raw, split, label)
@@ -262,7 +263,7 @@ def _origin_in_samples(dataset: Any, index: int) -> Origin | None:
 
 def _origin_in_wrapped(dataset: Any, index: int) -> Origin:
     is_users = makes_own_items(dataset)
-    wrapped = getattr(dataset, "dataset", None)
+    wrapped = read_attribute(dataset, "dataset")
     # A wrapper of the user's own may number its items in another way: what it asks for tells (see requested_items.py).
     if not is_users and wrapped is not None and hasattr(wrapped, "__getitem__") and len(wrapped) == len(dataset):
         return _origin(wrapped, index)
@@ -271,13 +272,13 @@ def _origin_in_wrapped(dataset: Any, index: int) -> Origin:
 
 
 def _folder(dataset: Any) -> str | None:
-    root = getattr(dataset, "root", None)
+    root = read_attribute(dataset, "root")
     return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
 
 
 def _target(dataset: Any, index: int) -> int | None:
     """Return what the dataset's own list of targets says, as torchvision's datasets have one."""
-    targets: Any = getattr(dataset, "targets", None)
+    targets: Any = read_attribute(dataset, "targets")
     if not isinstance(targets, (list, tuple)) and not hasattr(targets, "shape"):
         return None
     return label_number(targets[index]) if len(targets) == len(dataset) else None
@@ -319,11 +320,11 @@ def raw_path(path: str) -> bytes | None:
 def class_names(dataset: Any) -> list[str] | None:
     """Return the dataset's own class names, in label order, through wrappers."""
     for _ in range(20):
-        names = getattr(dataset, "classes", None)
+        names = read_attribute(dataset, "classes")
         if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
             return list(names)
-        inner = getattr(dataset, "datasets", None)
-        dataset = inner[0] if isinstance(inner, list) and inner else getattr(dataset, "dataset", None)
+        inner = read_attribute(dataset, "datasets")
+        dataset = inner[0] if isinstance(inner, list) and inner else read_attribute(dataset, "dataset")
         if dataset is None:
             return None
     return None

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, Subset
 
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.calls.requested_items import makes_own_items
 from audit.records import Run
 from audit.texts import path_as_utf8
@@ -80,7 +81,7 @@ def root_of(dataset: Any) -> str | None:
     with contextlib.suppress(Exception):
         # Attributes are the user's code.
         for _ in range(_DEEPEST):
-            root = getattr(dataset, "root", None)
+            root = read_attribute(dataset, "root")
             if isinstance(root, (str, os.PathLike)):
                 return path_as_utf8(os.path.abspath(os.fspath(root)))
             dataset = dataset.dataset

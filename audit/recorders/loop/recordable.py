@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from audit.errors import UsageError
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.loop.base_loader import base_of, is_being_iterated
 from audit.recorders.loop.dataset_proxy import RecordedDatasetProxy, RecordedIterableProxy
 from audit.recorders.loop.loader import RecordedLoader
@@ -66,8 +67,8 @@ def _is_recorded(dataset: Any) -> bool:
             return any(_is_recorded(part) for part in dataset)
         if type(dataset) in (RecordedDatasetProxy, RecordedIterableProxy):
             return True
-        inner = getattr(dataset, "datasets", None)
-        dataset = inner if isinstance(inner, (list, tuple)) else getattr(dataset, "dataset", None)
+        inner = read_attribute(dataset, "datasets")
+        dataset = inner if isinstance(inner, (list, tuple)) else read_attribute(dataset, "dataset")
         if dataset is None:
             return False
     return False

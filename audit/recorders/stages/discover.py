@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from audit.errors import PipelineError
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.stages.describe import code_digest_of, name_of, parameters_of, qualname_of
 from audit.recorders.stages.drawn_parameters import is_known_transform, says_random
 from audit.recorders.stages.slots import Slot, SlotSnapshot, tuple_slots
@@ -123,14 +124,14 @@ class _Finder:
             return
         self._is_strict = _is_ours(dataset)
         kind = type(dataset).__name__
-        inner = getattr(dataset, "datasets", None)
+        inner = read_attribute(dataset, "datasets")
         if kind == "ConcatDataset" and isinstance(inner, list):
             for part in inner:
                 finder = _Finder(self.expand)
                 finder.dataset(part, depth + 1)
                 self._add_part(finder.pipeline)
             return
-        wrapped = getattr(dataset, "dataset", None)
+        wrapped = read_attribute(dataset, "dataset")
         if wrapped is not None and hasattr(wrapped, "__getitem__") and wrapped is not dataset:
             self.dataset(wrapped, depth + 1)
         below = len(self.pipeline.steps)
@@ -173,7 +174,7 @@ class _Finder:
                 hint='Give a list of the names of attributes or methods, such as ["tokenise"].',
             )
         for number, name in enumerate(attributes, 1):
-            if not callable(getattr(dataset, name, None)):
+            if not callable(read_attribute(dataset, name)):
                 raise PipelineError(
                     f"stages names {name!r}, but the {type(dataset).__name__} has no callable of that name.",
                     hint="Give the names of attributes or methods that do one step each.",
@@ -184,10 +185,10 @@ class _Finder:
     def _add_own(self, dataset: Any, prefix: str) -> None:
         if not hasattr(dataset, "__dict__"):
             return
-        if callable(getattr(dataset, "read", None)) and callable(getattr(dataset, "source", None)):
+        if callable(read_attribute(dataset, "read")) and callable(read_attribute(dataset, "source")):
             self._source(self.pipeline.reads, Slot(dataset, "read"))
         for name in _LOADER_ATTRIBUTES:
-            if callable(getattr(dataset, name, None)):
+            if callable(read_attribute(dataset, name)):
                 self._source(self.pipeline.loads, Slot(dataset, name))
         for name in _TRANSFORM_ATTRIBUTES:
             self._attribute(dataset, name, prefix)

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.utils.data import Subset
 
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.files.thread_files import files_of_thread
 from audit.recorders.randomness.visit_randomness import States
 from audit.recorders.visit.visit import Visit
@@ -117,9 +118,9 @@ def list_wrapped_datasets(dataset: Any, depth: int = 0) -> Iterator[Any]:
     if depth > _MOST_LEVELS or not hasattr(type(dataset), "__getitem__"):
         return
     yield dataset
-    inner = getattr(dataset, "datasets", None)
+    inner = read_attribute(dataset, "datasets")
     parts = list(inner.values()) if isinstance(inner, Mapping) else inner if isinstance(inner, (list, tuple)) else []
-    for part in (getattr(dataset, "dataset", None), *parts):
+    for part in (read_attribute(dataset, "dataset"), *parts):
         if part is not None and part is not dataset:
             yield from list_wrapped_datasets(part, depth + 1)
 
@@ -199,7 +200,7 @@ def _indices_in(dataset: Any, part: Any, indices: Sequence[Any]) -> list[Any] | 
     """Return the indices that a batch has in a dataset below; None where that is not known."""
     if part is dataset:
         return list(indices)
-    inner = getattr(dataset, "datasets", None)
+    inner = read_attribute(dataset, "datasets")
     parts = list(inner.values()) if isinstance(inner, Mapping) else inner
     if type(dataset).__name__ == "StackDataset" and isinstance(parts, (list, tuple)):
         found = [_indices_in(one, part, indices) for one in parts]

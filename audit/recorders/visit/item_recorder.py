@@ -11,6 +11,7 @@ from typing import Any
 
 from audit import values
 from audit.metrics.source_space import own_stage_names
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.calls.unseen_changes import UnseenChanges
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import BatchLayout, PackedRows, RecordedBatch, Weights, pack_rows
@@ -62,7 +63,7 @@ class ItemRecorder:
         self.label = ItemLabel(label, head_targets or {}, all_targets=all_targets)
         self.source = ItemSource(dataset, source)
         #: Whether the user or the dataset says where files are, and whether the user says where labels or files are.
-        self._names_files = source is not None or callable(getattr(dataset, "source", None))
+        self._names_files = source is not None or callable(read_attribute(dataset, "source"))
         self._names_parts = self.label.is_chosen or source is not None
         self.classes = class_names(dataset)
         self._begin_process()
