@@ -82,12 +82,14 @@ def main() -> None:
     torch.set_num_threads(1)
     given.dir.mkdir(parents=True, exist_ok=True)
     chosen = [name for name in ROWS if not given.row or any(name.startswith(row) for row in given.row)]
-    for name in chosen:
-        work = Path(tempfile.mkdtemp(dir=given.dir))
-        try:
-            _measure_row(name, ROWS[name], given, work)
-        finally:
-            shutil.rmtree(work)
+    # Nothing is removed before the end: for minutes ext4 does not use the inodes of removed files again, and making a file
+    # looks at each of them, which takes longer than all else that a short recording does.
+    stores = Path(tempfile.mkdtemp(dir=given.dir))
+    try:
+        for name in chosen:
+            _measure_row(name, ROWS[name], given, Path(tempfile.mkdtemp(dir=stores)))
+    finally:
+        shutil.rmtree(stores)
 
 
 def _measure_row(name: str, row: Row, given: Any, work: Path) -> None:
@@ -122,9 +124,9 @@ def _compare(
     store: Path,
 ) -> None:
     pairs = []
-    for _ in range(1 + rounds):
+    for number in range(1 + rounds):
         pairs.append((measure(plain), measure(recorded)))
-        shutil.rmtree(store)  # to remove a store is not a part of recording
+        store.rename(store.with_name(f"{store.name}-{capture}-{number}"))
     del pairs[0]
     plain_wall, plain_cpu = (min(pair[0][n] for pair in pairs) for n in (0, 1))
     wall, cpu = (min(pair[1][n] for pair in pairs) for n in (0, 1))
