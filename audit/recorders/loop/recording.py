@@ -216,8 +216,12 @@ class Recording:
         """Mark the run with a dataset that is used unrecorded, because to look at it raised an error; raise the errors of ours."""
         if isinstance(error, AuditError):
             raise error
-        text = f"{type(dataset).__name__} is not recorded: to look for its stages raised {describe_error(error)}"
-        self._problems.note(RecordingError(text))
+        self._problems.note(
+            RecordingError(
+                f"{type(dataset).__name__} is not recorded: looking for its stages raised {describe_error(error)}.",
+                hint="Correct the object that raises, or record the samples with run.log.",
+            )
+        )
 
     def _register(
         self, key: int, pipeline: Pipeline, dataset: Any, builder_entry: dict[str, Any], sampler: str | None = None
