@@ -20,6 +20,7 @@ from audit.errors import AuditError, RecordingError, UsageError, message_without
 from audit.identity import check_run_name
 from audit.models.expected_input import find_stated_input
 from audit.models.presets import expand_preset
+from audit.recorders.calls.callables import read_attribute
 from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.calls.unseen_changes import WHOLE_BATCHES, describe_unrecorded
 from audit.recorders.capture_plan import CapturePlan
@@ -315,7 +316,7 @@ class Recording:
             # What was asked for: the check `hooks` compares it with what was recorded.
             run.recipe["layers"] = [*run.recipe.get("layers", ()), *hooks.modules]
         # timm's models carry the normalisation of their weights.
-        config = getattr(model, "pretrained_cfg", None)
+        config = read_attribute(model, "pretrained_cfg")
         if (
             isinstance(config, dict)
             and (expected := find_stated_input(config, "the model's pretrained_cfg")) is not None

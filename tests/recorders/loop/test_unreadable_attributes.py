@@ -1,4 +1,4 @@
-"""Datasets of which an attribute raises when it is asked, as one that must be prepared first: they are recorded all the same."""
+"""Datasets and models of which an attribute raises when it is asked, as one that must be prepared first: they are recorded all the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import audit
@@ -61,3 +62,17 @@ def test_every_sample_is_recorded(name: str, error: type[Exception], tmp_path: P
             assert [batch.tolist() for batch, _ in loader] == plain
         rows = audit.open(tmp_path / form).sql("SELECT index, label, status FROM samples ORDER BY index").fetchall()
         assert rows == [(index, index % 2, "ok") for index in range(4)]
+
+
+@pytest.mark.parametrize("name", ["config", "pretrained_cfg"])
+def test_every_prediction_of_a_model_is_recorded(name: str, tmp_path: Path) -> None:
+    def refuse(_: nn.Module) -> Any:
+        raise RuntimeError(f"{name} is not prepared")
+
+    kind = type("Scores", (nn.Linear,), {name: property(refuse)})
+    with audit.record(tmp_path / "lineage", strict=True) as run, torch.no_grad():
+        model = run.model(kind(3, 2))
+        for batch, _ in run.loader(DataLoader(Rows(), batch_size=2)):
+            model(batch)
+    rows = audit.open(tmp_path / "lineage").sql("SELECT index, label FROM predictions ORDER BY index").fetchall()
+    assert rows == [(index, index % 2) for index in range(4)]
