@@ -6,8 +6,6 @@ cannot be read or transformed becomes a failed row with its path, stage and erro
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,8 +64,7 @@ class RecordedDataset:
                 if index in self.given_up:
                     self._recorder.add_stalled(index, *self.given_up[index])
                     continue
-                request = VisitRequest(index, self.epoch)
-                made = self._recorder.add(request, functools.partial(operator.getitem, self.dataset, index))
+                made = self._recorder.add(VisitRequest(index, self.epoch))
                 if self.want_inputs and made.visit.error is None:
                     inputs.append(made.value)
         batch = self._recorder.take_batch(_stack(inputs), indexed=True)

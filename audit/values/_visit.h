@@ -1,6 +1,6 @@
-/* How a visit among several in a row begins and ends, as nearly all do: see VisitMaker of recorders/visit/make.py.
+/* A visit among several in a row, as nearly all are: see `VisitMaker.make_item` of recorders/visit/make.py.
  *
- * Both do all that their twins in Python do, or nothing: whatever is unusual is left to those. */
+ * Its beginning and its end do all that their twins in Python do, or nothing: whatever is unusual is left to those. */
 
 /* What is the same for all visits in a row, a tuple; see `Instrument.plan_visits` and `VisitMaker.begin_sequence`. */
 enum { V_EXPECTED, V_LENGTHS, V_TYPE, V_PIPELINE, V_FOLLOWER, V_OPENED, V_CURRENT, V_STEPS, V_TORCH, V_REFUSES, V_DERIVES, V_ACTIVITY, V_PLANNED };
@@ -52,23 +52,22 @@ static int is_visit_plan(PyObject *plan) {
            PyTuple_Check(PyTuple_GetItem(plan, V_TORCH)) && PyLong_Check(PyTuple_GetItem(plan, V_STEPS));
 }
 
-/* begin_visit(plan, index, level) -> a visit that is under way, or None where something is unusual. */
-static PyObject *py_begin_visit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 3 || !is_visit_plan(args[0])) return PyErr_SetString(PyExc_TypeError, "begin_visit takes a plan, an index and a level"), NULL;
-    PyObject *plan = args[0], *activity = PyTuple_GetItem(plan, V_ACTIVITY), *opened = PyTuple_GetItem(plan, V_OPENED);
-    if (holds_items(PyTuple_GetItem(plan, V_EXPECTED), PyTuple_GetItem(plan, V_LENGTHS)) != 1) return PyErr_Clear(), new_ref(Py_None);
-    PyObject *visit = PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, V_TYPE), PyTuple_GetItem(plan, V_PIPELINE), args[2], NULL);
+/* A visit that is under way, or NULL where something is unusual. Raises nothing. */
+static PyObject *begin_visit(PyObject *plan, PyObject *index, PyObject *level) {
+    PyObject *activity = PyTuple_GetItem(plan, V_ACTIVITY), *opened = PyTuple_GetItem(plan, V_OPENED);
+    if (holds_items(PyTuple_GetItem(plan, V_EXPECTED), PyTuple_GetItem(plan, V_LENGTHS)) != 1) return PyErr_Clear(), NULL;
+    PyObject *visit = PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, V_TYPE), PyTuple_GetItem(plan, V_PIPELINE), level, NULL);
     /* The last two are what other code sees of the visit: nothing can fail after them. */
     if (visit && set(visit, visit_names[S_REFUSES], PyTuple_GetItem(plan, V_REFUSES)) == 0 &&
-        set(visit, visit_names[S_DERIVES], PyTuple_GetItem(plan, V_DERIVES)) == 0 && set(visit, visit_names[S_INDEX], args[1]) == 0 &&
+        set(visit, visit_names[S_DERIVES], PyTuple_GetItem(plan, V_DERIVES)) == 0 && set(visit, visit_names[S_INDEX], index) == 0 &&
         set(visit, attribute_names[A_ACTIVITY], activity) == 0 &&
         set(visit, attribute_names[A_FOLLOWER], PyTuple_GetItem(plan, V_FOLLOWER)) == 0 && set(visit, load_names[L_OPENED], opened) == 0 &&
-        PyList_SetSlice(opened, 0, PyList_Size(opened), NULL) == 0 && (activity == Py_None || note_sample(activity, args[1]) == 0) &&
+        PyList_SetSlice(opened, 0, PyList_Size(opened), NULL) == 0 && (activity == Py_None || note_sample(activity, index) == 0) &&
         set(PyTuple_GetItem(plan, V_CURRENT), visit_names[S_VISIT], visit) == 0)
         return visit;
     PyErr_Clear();
     Py_XDECREF(visit);
-    Py_RETURN_NONE;
+    return NULL;
 }
 
 static int is_none(PyObject *of, PyObject *name) { return attribute_is(of, name, Py_None); }
@@ -90,12 +89,11 @@ static int is_plain_end(PyObject *plan, PyObject *visit, PyObject *item, PyObjec
     return is;
 }
 
-/* end_visit(plan, visit, item) -> whether the visit has ended; False where something is unusual. */
-static PyObject *py_end_visit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 3 || !is_visit_plan(args[0])) return PyErr_SetString(PyExc_TypeError, "end_visit takes a plan, a visit and an item"), NULL;
-    PyObject *plan = args[0], *visit = args[1], *activity = PyTuple_GetItem(plan, V_ACTIVITY), *list = PyTuple_GetItem(plan, V_OPENED);
+/* Whether the visit has ended; 0 where something is unusual. Raises nothing. */
+static int end_visit(PyObject *plan, PyObject *visit, PyObject *item) {
+    PyObject *activity = PyTuple_GetItem(plan, V_ACTIVITY), *list = PyTuple_GetItem(plan, V_OPENED);
     PyObject *rows = get(visit, A_ROWS), *last = get(visit, A_LAST), *passed = get(visit, A_PASSED), *route = NULL, *opened = NULL;
-    int is = rows && last && passed && PyDict_Check(passed) && is_plain_end(plan, visit, args[2], rows, last);
+    int is = rows && last && passed && PyDict_Check(passed) && is_plain_end(plan, visit, item, rows, last);
     if (is && (route = PySequence_Tuple(rows)) && (opened = PyList_GetSlice(list, 0, PyList_Size(list)))) {
         PyDict_Clear(passed);
         is = set(visit, load_names[L_OPENED], opened) == 0 && set(visit, visit_names[S_ROUTE], route) == 0 &&
@@ -109,5 +107,44 @@ static PyObject *py_end_visit(PyObject *self, PyObject *const *args, Py_ssize_t 
     Py_XDECREF(passed);
     Py_XDECREF(last);
     Py_XDECREF(rows);
-    return PyBool_FromLong(is);
+    return is;
+}
+
+/* What shows in memory that nothing was drawn, a tuple; see `Watch.unchanged_memory` of recorders/randomness/watch.py. */
+enum { U_PLACES, U_BYTES, U_HELD, U_HOLDERS, U_SIZES, U_EMPTY, U_COUNT };
+
+static int has_drawn_nothing(PyObject *memory) {
+    PyObject *m[U_COUNT];
+    if (!PyTuple_Check(memory) || PyTuple_Size(memory) != U_COUNT) return 0;
+    for (int i = 0; i < U_COUNT; i++) m[i] = PyTuple_GetItem(memory, i);
+    for (int i = U_HELD; i < U_COUNT; i++)
+        if (!PyList_Check(m[i])) return 0;
+    int is = has_same_state(m[U_PLACES], m[U_BYTES], m[U_HELD]) == 1 && has_same_holders(m[U_HOLDERS], m[U_SIZES], m[U_EMPTY]) == 1;
+    PyErr_Clear();
+    return is;
+}
+
+/* Take the exception that is set, with its traceback. */
+static PyObject *take_error(void) {
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    PyErr_NormalizeException(&kind, &error, &trace);
+    if (trace && error) PyException_SetTraceback(error, trace);
+    Py_XDECREF(kind);
+    Py_XDECREF(trace);
+    return error ? error : new_ref(Py_None);
+}
+
+/* make_visit(plan, memory, dataset, index, level) -> (visit, item, what the dataset raised, whether the visit has ended, whether it is
+ * certain that it drew nothing); None where it must be begun in another way. */
+static PyObject *py_make_visit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 5 || !is_visit_plan(args[0]))
+        return PyErr_SetString(PyExc_TypeError, "make_visit takes a plan, memory, a dataset, an index and a level"), NULL;
+    PyObject *visit = begin_visit(args[0], args[3], args[4]);
+    if (!visit) Py_RETURN_NONE;
+    PyObject *item = PyObject_GetItem(args[2], args[3]), *error = item ? new_ref(Py_None) : take_error();
+    int has_ended = item && end_visit(args[0], visit, item);
+    int is_still = has_ended && has_drawn_nothing(args[1]);
+    return Py_BuildValue("(NNNOO)", visit, item ? item : new_ref(Py_None), error, has_ended ? Py_True : Py_False,
+                         is_still ? Py_True : Py_False);
 }

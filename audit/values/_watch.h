@@ -44,16 +44,44 @@ static int same_objects(PyObject *held) {
     return 1;
 }
 
-/* same_state(places, content, held): whether the memory at (address, size) pairs and the objects are what they were. */
-static PyObject *py_same_state(PyObject *self, PyObject *args) {
+/* Whether the memory at (address, size) pairs and the objects are what they were; -1 for an error. */
+static int has_same_state(PyObject *pairs, PyObject *content, PyObject *held) {
     Py_buffer places, bytes;
-    PyObject *held;
-    if (!PyArg_ParseTuple(args, "y*y*O!:same_state", &places, &bytes, &PyList_Type, &held)) return NULL;
+    if (PyObject_GetBuffer(pairs, &places, PyBUF_SIMPLE) < 0) return -1;
+    if (PyObject_GetBuffer(content, &bytes, PyBUF_SIMPLE) < 0) return PyBuffer_Release(&places), -1;
     int same = walk_memory(&places, &bytes, 0);
     PyBuffer_Release(&places);
     PyBuffer_Release(&bytes);
-    if (same == 1) same = same_objects(held);
+    return same == 1 ? same_objects(held) : same;
+}
+
+/* same_state(places, content, held): whether the memory at (address, size) pairs and the objects are what they were. */
+static PyObject *py_same_state(PyObject *self, PyObject *args) {
+    PyObject *places, *bytes, *held;
+    if (!PyArg_ParseTuple(args, "OOO!:same_state", &places, &bytes, &PyList_Type, &held)) return NULL;
+    int same = has_same_state(places, bytes, held);
     return same < 0 ? NULL : PyBool_FromLong(same);
+}
+
+/* Whether each container has its length, and each (dict, key) holds None; -1 for an error. */
+static int has_same_holders(PyObject *holders, PyObject *sizes, PyObject *empty) {
+    Py_ssize_t count = PyList_Size(holders), places = PyList_Size(empty);
+    if (PyList_Size(sizes) != count) return 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t size = PyObject_Size(PyList_GetItem(holders, i));
+        if (size < 0) return -1;
+        if (size != PyLong_AsSsize_t(PyList_GetItem(sizes, i))) return 0;
+    }
+    for (Py_ssize_t i = 0; i < places; i++) {
+        PyObject *pair = PyList_GetItem(empty, i);
+        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) return 0;
+        PyObject *holder = PyTuple_GetItem(pair, 0);
+        if (!PyDict_Check(holder)) return 0;
+        PyObject *found = PyDict_GetItemWithError(holder, PyTuple_GetItem(pair, 1));
+        if (!found && PyErr_Occurred()) return -1;
+        if (found && found != Py_None) return 0;
+    }
+    return 1;
 }
 
 /* same_holders(holders, sizes, empty): whether each container has its length, and each (dict, key) holds None. */
@@ -61,23 +89,8 @@ static PyObject *py_same_holders(PyObject *self, PyObject *args) {
     PyObject *holders, *sizes, *empty;
     if (!PyArg_ParseTuple(args, "O!O!O!:same_holders", &PyList_Type, &holders, &PyList_Type, &sizes, &PyList_Type, &empty))
         return NULL;
-    Py_ssize_t count = PyList_Size(holders), places = PyList_Size(empty);
-    if (PyList_Size(sizes) != count) Py_RETURN_FALSE;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_ssize_t size = PyObject_Size(PyList_GetItem(holders, i));
-        if (size < 0) return NULL;
-        if (size != PyLong_AsSsize_t(PyList_GetItem(sizes, i))) Py_RETURN_FALSE;
-    }
-    for (Py_ssize_t i = 0; i < places; i++) {
-        PyObject *pair = PyList_GetItem(empty, i);
-        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) Py_RETURN_FALSE;
-        PyObject *holder = PyTuple_GetItem(pair, 0);
-        if (!PyDict_Check(holder)) Py_RETURN_FALSE;
-        PyObject *found = PyDict_GetItemWithError(holder, PyTuple_GetItem(pair, 1));
-        if (!found && PyErr_Occurred()) return NULL;
-        if (found && found != Py_None) Py_RETURN_FALSE;
-    }
-    Py_RETURN_TRUE;
+    int same = has_same_holders(holders, sizes, empty);
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
 /* Whether each (holder, key, object) and each (holder, length) still holds; -1 for an error, which the caller may take for no. */

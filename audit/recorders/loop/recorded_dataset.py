@@ -111,10 +111,10 @@ class RecordedMap(StandIn):
 
 def record_item(recorder: ItemRecorder, index: Any) -> Any:
     """Return `dataset[index]`, recorded under the number that the index means."""
-    fetch = functools.partial(operator.getitem, recorder.dataset, index)
     if type(index) is int and index >= 0:
-        return recorder.record(index, fetch)
+        return recorder.record_index(index)
     number, origin = sample_number(recorder.dataset, index)
+    fetch = functools.partial(operator.getitem, recorder.dataset, index)
     return recorder.record(number, fetch, origin, key_states(index))
 
 

@@ -68,6 +68,11 @@ class UnchangedMemory:
         """Let the next comparison fail."""
         self._held = None
 
+    @property
+    def content(self) -> tuple[bytes, bytearray, list[tuple[Any, str, Any]]] | None:
+        """What `holds` compares: places, bytes, and held objects; None where nothing is remembered."""
+        return None if self._held is None else (self._places, self._bytes, self._held)
+
     def holds(self) -> bool:
         """Return whether all bytes are what they were."""
         if self._held is None:

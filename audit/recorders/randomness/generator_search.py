@@ -96,12 +96,16 @@ class GeneratorSearch:
         """Return whether code that was found asks with which seed torch began."""
         return self._search.asks_for_seed
 
+    @property
+    def content(self) -> tuple[list[Any], list[int], list[tuple[dict[Any, Any], Any]]] | None:
+        """What `is_unchanged` compares: containers, their lengths, and places that hold None; None where that is not enough."""
+        search = self._search
+        return None if loops.native is None or search.places else (search.holders, search.lengths, search.empty)
+
     def is_unchanged(self) -> bool:
         """Return whether one look by the compiled loops shows that nothing was added, taken away, filled or moved."""
-        search = self._search
-        if loops.native is None or search.places:
-            return False
-        return bool(loops.native.same_holders(search.holders, search.lengths, search.empty))
+        content = self.content
+        return content is not None and bool(loops.native.same_holders(*content))  # type: ignore[union-attr]
 
     def refresh(self) -> dict[str, bool]:
         """Look again where anything has changed; gives the paths of generators that were not there before.
@@ -273,10 +277,13 @@ class _Search:
 
 
 def _is_table(rows: Any) -> bool:
-    """Return whether a list has many rows of plain values, such as paths and labels: no row can hold a generator."""
-    if len(rows) < _TABLE or {type(row) for row in rows} != {tuple}:
+    """Return whether a list has many plain values, or rows of them, such as paths and labels: none can hold a generator."""
+    if len(rows) < _TABLE:
         return False
-    return {type(value) for row in rows for value in row} <= _PLAIN_TYPES
+    kinds = set(map(type, rows))
+    if kinds == {tuple}:
+        kinds = {type(value) for row in rows for value in row}
+    return kinds <= _PLAIN_TYPES
 
 
 def _file(scope: dict[str, Any]) -> str:

@@ -51,6 +51,11 @@ class Randomness(ABC):
         """Return the generators that the visit drew from, with their states before it, where that is recorded."""
         return []
 
+    def unchanged_memory(self) -> tuple[Any, ...] | None:
+        """Return what the compiled loops compare after a visit: if it is the same, no generator needs to be prepared for the
+        next one in a row. None where they must be prepared for each."""
+        return None
+
     def chain(self, is_chained: bool) -> None:
         """Say that no code of the user's runs in this thread between a visit and the next, or that it may run again."""
         return
@@ -104,6 +109,10 @@ class WatchedRandomness(Randomness):
     def chain(self, is_chained: bool) -> None:
         """Take the states after a visit for those before the next, from now on or no longer."""
         self._is_chained, self._has_ended = is_chained, False
+
+    def unchanged_memory(self) -> tuple[Any, ...] | None:
+        """Return where the states lie that were taken last, while they are taken for those before the next visit."""
+        return self.watch.unchanged_memory() if self._is_chained and self.watch is not None else None
 
     def drawn_states(self) -> States:
         """Return the generators whose state has changed since `prepare`."""

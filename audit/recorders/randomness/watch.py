@@ -52,6 +52,16 @@ class Watch:
         """Begin where the last `drawn_states` ended: nothing can have been drawn since."""
         self._before = self._taken
 
+    def unchanged_memory(self) -> tuple[Any, ...] | None:
+        """Return what shows, if it is the same after a visit, that `drawn_states` would find nothing; see values/_visit.h.
+
+        None where memory alone does not show it.
+        """
+        if self._before is not self._taken or not self._is_plain:
+            return None
+        memory, search = self._memory.content, self._search.content
+        return (*memory, *search) if memory is not None and search is not None else None
+
     def take(self) -> dict[str, GeneratorState]:
         """Return the states of all generators that are known; the same dict while none of them has changed."""
         known = self._taken

@@ -6,6 +6,8 @@ Raises what the user's dataset raises and nothing else: what cannot be recorded 
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -137,16 +139,15 @@ class ItemRecorder:
         """Send what was not seen once more, with the next batch."""
         self._changes.repeat()
 
-    def add(self, request: VisitRequest, fetch: Callable[[], Any]) -> MadeVisit:
-        """Make a visit and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
-        run = fetch if self._changes.is_listed else lambda: self._changes.run(fetch)
+    def add(self, request: VisitRequest) -> MadeVisit:
+        """Make the visit of `dataset[index]` and gather its rows. Raises nothing of the dataset's; the visit says what it raised."""
         before = self._kept.positions() if self._kept.handles else None
-        made = self._maker.make(request, run, self.level.get())
-        if before is not None or FILES or UNKNOWN or FOLDERS or (made.visit.opened and not made.is_plain):
-            self._note_kept(made, before)
-        if self._kept.is_due():
-            self._look_again(made)
-        self._gather(request.index, made)
+        if self._changes.is_listed:
+            made = self._maker.make_item_again(request, self.level.get())
+        else:
+            fetch = functools.partial(operator.getitem, self.dataset, request.index)
+            made = self._maker.make(request, lambda: self._changes.run(fetch), self.level.get())
+        self._end_item(request.index, made, before)
         return made
 
     def _note_kept(self, made: MadeVisit, before: list[Any] | None) -> None:
@@ -184,16 +185,39 @@ class ItemRecorder:
             return make()
         before = self._kept.positions() if self._kept.handles else None
         made = self._maker.finish(visit, make if self._changes.is_listed else lambda: self._changes.run(make))
+        if key:
+            made.states = [*made.states, *key]
+        self._end_item(index, made, before, origin)
+        if made.error is not None:
+            raise made.error
+        return made.item
+
+    def record_index(self, index: int) -> Any:
+        """Record `dataset[index]`, and return it. Raises what it raises, after noting it."""
+        if not self._changes.is_listed:
+            return self.record(index, functools.partial(operator.getitem, self.dataset, index))
+        before = self._kept.positions() if self._kept.handles else None
+        try:
+            request = self._request
+            request.index = index
+            made = self._maker.make_item(request, self.level.get())
+        except Exception as error:
+            self._problem(index, error)
+            return self.dataset[index]
+        self._end_item(index, made, before)
+        if made.error is not None:
+            raise made.error
+        return made.item
+
+    def _end_item(
+        self, index: int, made: MadeVisit, before: list[int | None] | None, origin: Origin | None = None
+    ) -> None:
+        """Gather the rows of a visit; `before` says where the files were that the dataset keeps open."""
         if before is not None or FILES or UNKNOWN or FOLDERS or (made.visit.opened and not made.is_plain):
             self._note_kept(made, before)
         if self._kept.is_due():
             self._look_again(made)
-        if key:
-            made.states = [*made.states, *key]
         self._gather(index, made, origin)
-        if made.error is not None:
-            raise made.error
-        return made.item
 
     @contextlib.contextmanager
     def sequence(self) -> Iterator[None]:

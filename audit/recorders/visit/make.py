@@ -7,6 +7,8 @@ has the error and the stage. The three callers differ only in the `Randomness` t
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,9 +88,9 @@ class VisitMaker:
         self.activity = activity
         #: Whether an output may be kept as a function of an earlier one of its visit; a replay looks at each by itself.
         self.derives = False
-        #: What the compiled loops know of visits in a row, and the last one that they began.
+        #: What the compiled loops know of visits in a row, and what shows them that none of them draws; None where they do not.
         self._plan: tuple[Any, ...] | None = None
-        self._begun: Visit | None = None
+        self._unchanged: tuple[Any, ...] | None = None
         #: For a dataset without indexes, which stage outputs belong to which item.
         self.stream: StreamOutputs | None = None
 
@@ -105,43 +107,72 @@ class VisitMaker:
     def begin(self, request: VisitRequest, level: CaptureOrVerify) -> Visit:
         """Prepare the generators and the visit; `finish` must follow. An exception raised here is not the dataset's."""
         self.randomness.prepare(request)
-        if self._plan is not None:
-            self._begun = loops.native.begin_visit(self._plan, request.index, level)  # type: ignore[union-attr]
-            if self._begun is not None:
-                return self._begun
-            # The stand-ins may not stay in their slots any longer.
-            self._plan = None
         return self._new_visit(level, request.index)
 
-    def finish(self, visit: Visit, fetch: Callable[[], Any]) -> MadeVisit:
+    def make_item(self, request: VisitRequest, level: CaptureOrVerify) -> MadeVisit:
+        """Make the visit of `dataset[index]`: of several in a row, nearly each in one call of the compiled loops.
+
+        An exception that is raised here is not the dataset's, and the dataset was not called.
+        """
+        if self._unchanged is None:
+            self.randomness.prepare(request)
+            self._unchanged = self.randomness.unchanged_memory()
+        if self._plan is not None:
+            found = loops.native.make_visit(self._plan, self._unchanged, self.dataset, request.index, level)  # type: ignore[union-attr]
+            if found is not None:
+                return self._complete(*found)
+            # The stand-ins may not stay in their slots any longer.
+            self._plan = None
+        self._unchanged = None
+        visit = self._new_visit(level, request.index)
+        return self.finish(visit, functools.partial(operator.getitem, self.dataset, request.index))
+
+    def make_item_again(self, request: VisitRequest, level: CaptureOrVerify) -> MadeVisit:
+        """Do the same as `make_item`; if that created random generators that were not prepared, prepare them and make it again."""
+        made = self.make_item(request, level)
+        if self.randomness.prepare_again(request):
+            visit = self._new_visit(level, request.index)
+            made = self.finish(visit, functools.partial(operator.getitem, self.dataset, request.index))
+        return made
+
+    def _complete(self, visit: Visit, item: Any, error: BaseException | None, has_ended: bool, is_still: bool) -> MadeVisit:
+        """Return what the compiled loops have made; where the visit has not ended, end it as every other."""
+        if not has_ended:
+            self._unchanged = None
+            return self.finish(visit, functools.partial(_give, item, error), is_begun=True)
+        made = MadeVisit(visit, item, *item)
+        if not is_still:
+            self._unchanged = None
+            self._note_states(made)
+        made.is_plain = visit.source_bytes is not None and visit.problem is None
+        return made
+
+    def finish(self, visit: Visit, fetch: Callable[[], Any], *, is_begun: bool = False) -> MadeVisit:
         """Call the dataset, with the stand-ins in their slots, and end the visit."""
         made = MadeVisit(visit)
-        plan = self._plan if visit is self._begun else None
-        is_begun, self._begun, is_ended = plan is not None, None, False
         inserted = NOTHING_INSERTED if is_begun else self.instrument.insert(visit)
         try:
-            made.item = item = fetch() if is_begun or self.activity is None else self._fetch(visit.index, fetch)
-            if is_begun and loops.native.end_visit(plan, visit, item):  # type: ignore[union-attr]
-                made.value, made.label = item
-                made.is_plain, is_ended = visit.source_bytes is not None, True
-            else:
-                self._settle(made)
+            made.item = fetch() if is_begun or self.activity is None else self._fetch(visit.index, fetch)
+            self._settle(made)
         except (Exception, SystemExit) as error:
             # StopIteration is caught too, as it would silently end the epoch; and SystemExit, as it would end the run.
             self._fail(made, error)
         finally:
-            if not is_ended:
-                if is_begun and self.activity is not None:
-                    self.activity.end()
-                self.instrument.remove(inserted, visit)
-        if not is_ended:
-            visit.end(made.item)
+            if is_begun and self.activity is not None:
+                self.activity.end()
+            self.instrument.remove(inserted, visit)
+        visit.end(made.item)
+        self._note_states(made)
+        made.is_plain = made.is_plain and visit.problem is None
+        return made
+
+    def _note_states(self, made: MadeVisit) -> None:
+        """Note the generators that the visit drew from."""
         try:
             made.states = self.randomness.drawn_states()
         except Exception as error:
+            visit = made.visit
             visit.problem = visit.problem or f"the random states could not be noted: {describe_error(error)}"
-        made.is_plain = made.is_plain and visit.problem is None
-        return made
 
     def _settle(self, made: MadeVisit) -> None:
         """Note what the dataset gave: its input and label, and whether the stages explain them."""
@@ -171,10 +202,11 @@ class VisitMaker:
         if self.activity is not None:
             self.activity.prepare()
         self._plan = None if plan is None else (*plan, self._require_value, self.derives, self.activity)
+        self._unchanged = None
 
     def end_sequence(self) -> None:
         """Undo `begin_sequence`."""
-        self._plan = None
+        self._plan = self._unchanged = None
         self.instrument.release_stand_ins()
         self.randomness.chain(False)
 
@@ -277,6 +309,13 @@ class VisitMaker:
         if visit.holds(made.value):
             return True
         return any(visit.holds(part) for part in parts_of(made.item)) or visit.holds_equal(made.value)
+
+
+def _give(item: Any, error: BaseException | None) -> Any:
+    """Return what the dataset has returned, or raise what it has raised."""
+    if error is not None:
+        raise error
+    return item
 
 
 def _first_number(fetch: BatchFetch) -> int:

@@ -19,6 +19,10 @@ Work = Callable[[RunWriter], None]
 DEFAULT_LIMIT = 64 * 2**20
 #: How often the thread looks at the clock while nothing arrives, in seconds.
 _TICK = 1.0
+#: So much work waits for the next look at the clock. Each time that the thread is woken it takes the interpreter from the loop,
+#: which costs more than to take in the rows of a small batch.
+_WOKEN_PIECES = 32
+_WOKEN_BYTES = 2**20
 
 
 class BackgroundWriter:
@@ -42,7 +46,9 @@ class BackgroundWriter:
         self._waiting: deque[tuple[Work, int]] = deque()
         self._bytes = 0
         self._status: Status | None = None
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        #: Enough has come to wake the thread, or the end; and what waited has become less.
+        self._arrived, self._done = threading.Condition(lock), threading.Condition(lock)
         self._ended = threading.Event()
         self.error: Exception | None = None
         # A daemon, so that an abandoned recording cannot keep the interpreter from ending.
@@ -51,18 +57,20 @@ class BackgroundWriter:
 
     def submit(self, work: Work, size: int = 0) -> None:
         """Hand over one piece of work of about `size` bytes; waits while too much is waiting already."""
-        with self._changed:
-            while self._waiting and self._bytes + size > self._limit and self.error is None:
-                self._changed.wait()
+        with self._arrived:
+            while self._bytes and self._bytes + size > self._limit and self.error is None:
+                self._arrived.notify()
+                self._done.wait()
             self._waiting.append((work, size))
             self._bytes += size
-            self._changed.notify_all()
+            if len(self._waiting) >= _WOKEN_PIECES or self._bytes >= min(_WOKEN_BYTES, self._limit):
+                self._arrived.notify()
 
     def finish(self, status: Status) -> Run:
         """Wait until all is written and the run is ended. Raises what the thread could not write."""
-        with self._changed:
+        with self._arrived:
             self._status = status
-            self._changed.notify_all()
+            self._arrived.notify()
         try:
             self._ended.wait()
         except BaseException:
@@ -85,9 +93,9 @@ class BackgroundWriter:
             while (taken := self._next()) is not None:
                 work, size = taken
                 self._try(work)
-                with self._changed:
+                with self._done:
                     self._bytes -= size
-                    self._changed.notify_all()
+                    self._done.notify_all()
             if self.error is None:
                 self._try(lambda writer: writer.finish(self._status or "failed"))
             else:
@@ -97,9 +105,9 @@ class BackgroundWriter:
 
     def _next(self) -> tuple[Work, int] | None:
         """Return the next piece of work; None when there will be no more."""
-        with self._changed:
+        with self._arrived:
             while not self._waiting and self._status is None:
-                if not self._changed.wait(_TICK):
+                if not self._arrived.wait(_TICK) and not self._waiting:
                     return self._tick, 0
             return self._waiting.popleft() if self._waiting else None
 

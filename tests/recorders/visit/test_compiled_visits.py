@@ -1,4 +1,4 @@
-"""Visits in a row that the compiled loops begin and end leave the same rows and items as those that Python does."""
+"""Visits in a row that the compiled loops make leave the same rows and items as those that Python does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from torchvision.transforms import Compose, ToTensor
 
 import audit
 from audit.recorders.activity import Activity
+from audit.recorders.randomness.generator_states import global_sources
 from audit.recorders.randomness.visit_randomness import VisitRequest, WatchedRandomness
 from audit.recorders.stages.discover import find_pipeline
 from audit.recorders.visit.instrument import Instrument
 from audit.recorders.visit.make import VisitMaker
+from audit.recorders.visit.visit import Visit
 from audit.values import native as loops
 
 pytestmark = pytest.mark.skipif(loops.native is None, reason="the extension is not compiled")
@@ -95,37 +97,84 @@ def test_both_ways_leave_the_same(
     assert said == plain_said
 
 
-def test_the_compiled_loops_begin_and_end_visits_in_a_row(folder: Path) -> None:
-    dataset = ImageFolder(str(folder), Compose([ToTensor(), halve]))
-    activity = Activity()
-    maker = VisitMaker(dataset, find_pipeline(dataset), WatchedRandomness(dataset), activity=activity)
-    seen: list[tuple[int, str]] = []
+class Watched(ImageFolder):
+    """Notes what other processes can read while an item is made; item 3 cannot be made."""
 
-    def make(index: int) -> Any:
-        seen.extend((sample.index, sample.stage) for sample in activity.current_samples())
-        return dataset[index]
+    activity: Activity
+    seen: list[tuple[int, str]]
 
-    maker.make(VisitRequest(0), lambda: make(0), "digest")
+    def __getitem__(self, index: int) -> Any:
+        self.seen += [(sample.index, sample.stage) for sample in self.activity.current_samples()]
+        if index == 3:
+            raise ZeroDivisionError
+        return super().__getitem__(index)
+
+
+def test_the_compiled_loops_make_visits_in_a_row(folder: Path) -> None:
+    dataset = Watched(str(folder), Compose([ToTensor(), halve]))
+    dataset.activity, dataset.seen = Activity(), []
+    maker = VisitMaker(dataset, find_pipeline(dataset), WatchedRandomness(dataset), activity=dataset.activity)
+    made_otherwise: list[Visit] = []
+    finish = maker.finish
+
+    def note(visit: Visit, *args: Any, **kwargs: Any) -> Any:
+        made_otherwise.append(visit)
+        return finish(visit, *args, **kwargs)
+
+    maker.finish = note  # type: ignore[method-assign]
+    maker.make(VisitRequest(0), lambda: dataset[0], "digest")
+    made_otherwise.clear()
     maker.begin_sequence()
     try:
         for index in (1, 2):
-            visit = maker.begin(VisitRequest(index), "digest")
-            assert maker._begun is visit
-            made = maker.finish(visit, lambda index=index: make(index))  # type: ignore[misc]
+            made = maker.make_item(VisitRequest(index), "digest")
             assert made.is_plain
-            assert visit.opened == [dataset.samples[index][0]]
-            assert list(visit.route) == [0, 1, 2]
-            assert visit._value is None
-            assert not visit._passed
-        visit = maker.begin(VisitRequest(3), "digest")
-        made = maker.finish(visit, lambda: 1 / 0)
-        assert (visit.failed_stage, type(made.error)) == ("load", ZeroDivisionError)
+            assert made.item[0] is made.value
+            assert made.visit.opened == [dataset.samples[index][0]]
+            assert list(made.visit.route) == [0, 1, 2]
+            assert made.visit._value is None
+            assert not made.visit._passed
+        assert not made_otherwise
+        failed = maker.make_item(VisitRequest(3), "digest")
+        assert (failed.visit.failed_stage, type(failed.error)) == ("load", ZeroDivisionError)
+        assert made_otherwise == [failed.visit]
         transform, dataset.transform = dataset.transform, None
-        maker.begin(VisitRequest(4), "digest")
-        assert maker._begun is None
+        changed = maker.make_item(VisitRequest(4), "digest")
+        assert list(changed.visit.rows) == [0]
+        assert maker._plan is None
     finally:
         maker.end_sequence()
     assert transform is not None
     assert dataset.transform is None
-    assert seen == [(0, "load"), (1, "load"), (2, "load")]
-    assert activity.current_samples() == []
+    assert dataset.seen == [(0, "load"), (1, "load"), (2, "load"), (3, "load"), (4, "load")]
+    assert dataset.activity.current_samples() == []
+
+
+class Drawing(ImageFolder):
+    """Every third item draws a random number."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 3 == 0:
+            torch.rand(1)
+        return super().__getitem__(index)
+
+
+def test_states_before_a_draw_are_those_after_the_last_one(folder: Path) -> None:
+    dataset = Drawing(str(folder), Compose([ToTensor(), halve]))
+    maker = VisitMaker(dataset, find_pipeline(dataset), WatchedRandomness(dataset))
+    maker.make(VisitRequest(0), lambda: dataset[0], "digest")
+    maker.begin_sequence()
+    try:
+        for index in range(1, 12):
+            before = torch.get_rng_state()
+            states = dict(maker.make_item(VisitRequest(index), "digest").states)
+            assert set(states) == ({"torch"} if index % 3 == 0 else set())
+            after = torch.get_rng_state()
+            if states:
+                assert not torch.equal(before, after)
+                (source,) = [source for source in global_sources() if source.name == "torch"]
+                source.put(states["torch"])
+                assert torch.equal(torch.get_rng_state(), before)
+                torch.set_rng_state(after)
+    finally:
+        maker.end_sequence()
