@@ -1,7 +1,7 @@
 """Files of a directory that are put in place together, with as few waits for the disk as their order needs.
 
-A file is written under a temporary name. At the end all contents are flushed at the same time, the files get their names in the
-order in which they came, and the folders are flushed at the same time: two waits, however many files and new folders there are.
+A file is written under a temporary name. At the end all contents are flushed together, the files get their names in the
+order in which they came, and the folders are flushed together: two waits, however many files and new folders there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from audit.store.direct_write import write_whole
 from audit.store.disk_errors import write_error
 from audit.store.filesystem import FileWriter
-from audit.store.flush import flush_folder, flush_together
+from audit.store.flush import flush_files, flush_folder, flush_together
 
 
 class NewFolders:
@@ -97,7 +97,7 @@ class DurableFiles(FileWriter):
             return
         target = self._written[0].target
         try:
-            flush_together([functools.partial(os.fsync, file.descriptor) for file in self._written])
+            flush_files([file.descriptor for file in self._written])
             for file in self._written:
                 target = file.target
                 file.give_name(file.temporary, target)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+#: A thread takes as much of the processor as several flushes; the disk is kept busy by two.
+_THREADS = 2
 
 
 def flush_folder(path: str) -> None:
@@ -16,26 +21,38 @@ def flush_folder(path: str) -> None:
         os.close(descriptor)
 
 
+def flush_files(descriptors: Sequence[int]) -> None:
+    """Flush open files. The kernel begins to write all of them before the first is waited for."""
+    if hasattr(os, "posix_fadvise"):
+        for descriptor in descriptors:
+            # Linux begins to write what is not on the disk yet, and waits for nothing. A file system may not know this advice.
+            with suppress(OSError):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    flush_together([lambda descriptor=descriptor: os.fsync(descriptor) for descriptor in descriptors])  # type: ignore[misc]
+
+
 def flush_together(flushes: Sequence[Callable[[], None]]) -> None:
-    """Make several flushes at the same time: the kernel then asks the disk once or twice, and not once for each."""
+    """Make several flushes, two at a time: the disk may then take both at once. Raises the first error, after all were made."""
+    left = deque(flushes)
     errors: list[OSError] = []
 
-    def flush(one: Callable[[], None]) -> None:
-        try:
-            one()
-        except OSError as error:
-            errors.append(error)
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                flush = left.popleft()
+                try:
+                    flush()
+                except OSError as error:
+                    errors.append(error)
 
     threads = []
-    for one in flushes[1:]:
-        thread = threading.Thread(target=flush, args=(one,), name="audit-flush")
-        try:
+    for _ in range(min(_THREADS, len(flushes)) - 1):
+        thread = threading.Thread(target=work, name="audit-flush")
+        # None can be started while Python ends, for example.
+        with suppress(RuntimeError):
             thread.start()
             threads.append(thread)
-        except RuntimeError:  # no thread can be started, as while Python ends
-            flush(one)
-    for one in flushes[:1]:
-        flush(one)
+    work()
     for thread in threads:
         thread.join()
     if errors:

@@ -37,6 +37,8 @@ _UNSEEN_READERS = {
     "soundfile": ("SoundFile",),
 }
 _MOST_PATHS = 256
+#: Most of what a dataset holds, and none of it holds a file.
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 #: So deep, datasets that a dataset holds are looked into.
 _DEEPEST = 4
 
@@ -139,10 +141,12 @@ def _list_held(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield the values that a dataset and its inner datasets hold, with the names that lead there."""
     for part in list_wrapped_datasets(dataset):
         for name, held in list(dict_of(part).items()):
+            if type(held) in _PLAIN_TYPES:
+                continue
             found = [(name, held)]
             if is_a(held, (list, tuple, dict)):
                 places = enumerate(item for _, item in items_of(held)) if not is_a(held, dict) else items_of(held)
-                found += [(f"{name}[{key!r}]", item) for key, item in places]
+                found += [(f"{name}[{key!r}]", item) for key, item in places if type(item) not in _PLAIN_TYPES]
             for place, value in found:
                 yield place, value
                 if depth < _DEEPEST and is_a(value, Dataset) and name not in ("dataset", "datasets"):

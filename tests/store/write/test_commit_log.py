@@ -15,7 +15,7 @@ from store_cases import record, rewrite, stage_table, visit_tables
 
 import audit
 from audit.errors import StoreBusy, StoreDamaged, StoreError
-from audit.store import commits, durable_files
+from audit.store import commits, durable_files, flush
 from audit.store.commits import list_logged_commits
 from audit.store.local_filesystem import LocalFilesystem
 from audit.store.manifest import Manifest, read_manifest
@@ -226,7 +226,8 @@ def test_few_flushes_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.Mon
         for flush in flushes:
             flush()
 
-    monkeypatch.setattr(durable_files, "flush_together", flush_together)
+    for module in (durable_files, flush):
+        monkeypatch.setattr(module, "flush_together", flush_together)
     writer = RunWriter.create(str(tmp_path))
     assert waits == [1, 2], "run.json; its folder, and that above it"
     writer.append(visit_tables(writer.run.run_id, [0, 1]))
