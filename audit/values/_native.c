@@ -866,6 +866,7 @@ static PyObject *py_loops(PyObject *self, PyObject *args) {
 #include "_load.h"
 #include "_rows.h"
 #include "_visit.h"
+#include "_grade.h"
 
 static PyMethodDef methods[] = {
     {"rgbx", py_rgbx, METH_VARARGS, "Copy pixels with padding 255; (min, max, sum, sum of squares, zeros)."},
@@ -897,6 +898,7 @@ static PyMethodDef methods[] = {
     {"note_load", (PyCFunction)(void (*)(void))py_note_load, METH_FASTCALL, "Note the value of stage 0; False where it needs another way."},
     {"make_visit", (PyCFunction)(void (*)(void))py_make_visit, METH_FASTCALL, "Make one of several visits in a row; else None."},
     {"add_visits", py_add_visits, METH_VARARGS, "Append the rows of visits to lists, until one is unusual."},
+    {"grade", py_grade, METH_VARARGS, "What follows from the outputs of a classifier; None where a label is unusual."},
     {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},
     {"loops", py_loops, METH_VARARGS, "How wide the loops in use are; an argument sets it, for tests."},
     {NULL, NULL, 0, NULL},

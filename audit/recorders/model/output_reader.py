@@ -157,7 +157,6 @@ class OutputReader:
     def _require_same_scale(self, values: torch.Tensor) -> None:
         """Raise UnclearOutput where a model that gave logits gives probabilities now, or the other way round."""
         kind = self.meaning.kind if self.meaning is not None else None
-        finite = values[torch.isfinite(values)]
         now = None
         if (
             kind == "logits"
@@ -167,9 +166,9 @@ class OutputReader:
             and sums_to_one(values)
         ):
             now = "each row lies between 0 and 1 and adds up to 1"
-        elif kind in ("probabilities", "sigmoid") and bool(((finite < -_NEAR) | (finite > 1 + _NEAR)).any()):
+        elif kind in ("probabilities", "sigmoid") and _has_finite(values, (values < -_NEAR) | (values > 1 + _NEAR)):
             now = "some numbers lie outside of 0 to 1"
-        elif kind == "log_probabilities" and bool((finite > _NEAR).any()):
+        elif kind == "log_probabilities" and _has_finite(values, values > _NEAR):
             now = "some numbers are above 0"
         if now is not None:
             raise UnclearOutput(
@@ -217,3 +216,8 @@ class OutputReader:
         if self.scale.is_open:
             self.scale.add(values)
         return self.meaning, is_new
+
+
+def _has_finite(values: torch.Tensor, chosen: torch.Tensor) -> bool:
+    """Return whether any of the chosen values is finite."""
+    return bool((chosen & torch.isfinite(values)).any())

@@ -15,9 +15,14 @@ import torch
 from audit.class_names import name_class
 from audit.errors import UnclearOutput
 from audit.models.outputs import probabilities_of
+from audit.values import native as loops
 
 #: Torch's cross entropy leaves samples with this label out, and so does a grade.
 IGNORED_LABEL = -100
+#: The columns that the compiled loops make, in their order (values/_grade.h), and for so many numbers at most: they compute one
+#: logarithm after the other, and numpy several at once.
+_GRADES = ("label", "label_name", "predicted", "predicted_name", "confidence", "correct", "margin", "entropy", "label_rank")
+_MOST_COMPILED = 4096
 #: How far the sum of a soft label may be from 1.
 _NEAR = 1e-3
 
@@ -171,14 +176,56 @@ def _multilabel(
 def _grade_classes(
     logits: torch.Tensor, labels: Sequence[int | None], classes: Sequence[str] | None, kind: str
 ) -> dict[str, Any]:
-    probabilities = _probabilities(logits, kind).numpy().astype(np.float64)
+    probabilities = _probabilities(logits, kind)
+    width = probabilities.shape[1]
+    # Ranked by what the model gave: close logits have equal probabilities.
+    is_given = kind in ("logits", "log_probabilities") and logits.shape[1] == width
+    ranked = logits.numpy() if is_given else probabilities.numpy()
+    grades = _grade_compiled(probabilities.numpy(), ranked, labels, classes)
+    if grades is None:
+        grades = _grade_with_numpy(probabilities.numpy(), ranked, labels, classes)
+    inside, at = grades.pop("inside"), grades.pop("at")
+    return grades | {
+        "loss": _where(inside, _loss(logits, probabilities.numpy(), at, kind)),
+        "logits": logits.numpy(),
+        "probabilities": probabilities.numpy(),
+    }
+
+
+def _grade_compiled(
+    probabilities: np.ndarray[Any, Any],
+    ranked: np.ndarray[Any, Any],
+    labels: Sequence[int | None],
+    classes: Sequence[str] | None,
+) -> dict[str, Any] | None:
+    """Return the columns by the compiled loops; None where they cannot, or where numpy is faster."""
+    if loops.native is None or not 0 < probabilities.size <= _MOST_COMPILED:
+        return None
+    names = None if classes is None else list(classes)
+    rows = np.ascontiguousarray(probabilities), np.ascontiguousarray(ranked)
+    found = loops.native.grade(*rows, list(labels), names)
+    if found is None:
+        return None
+    *columns, inside, at = found
+    return dict(zip(_GRADES, columns, strict=True)) | {
+        "inside": np.array(inside),
+        "at": np.frombuffer(at, dtype=np.int64),
+    }
+
+
+def _grade_with_numpy(
+    probabilities: np.ndarray[Any, Any],
+    ranked: np.ndarray[Any, Any],
+    labels: Sequence[int | None],
+    classes: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Return the columns, whether each label is one of the classes, and its place or 0. values/_grade.h does the same."""
+    probabilities = probabilities.astype(np.float64)
     count, width = probabilities.shape
     rows = np.arange(count)
     finite: np.ndarray[Any, Any] = np.asarray(np.isfinite(probabilities).all(axis=1))
     safe = np.where(finite[:, None], probabilities, 0.0)
-    # Ranked by what the model gave: close logits have equal probabilities.
-    is_given = kind in ("logits", "log_probabilities") and logits.shape[1] == width
-    ranked = np.where(finite[:, None], logits.numpy(), 0.0) if is_given else safe
+    ranked = np.where(finite[:, None], ranked, 0.0)
     best = ranked.argmax(axis=1)
     top = safe[rows, best]
     known = np.array([label is not None for label in labels])
@@ -190,20 +237,19 @@ def _grade_classes(
     rank = _ranks(ranked, at)
     safe[rows, best] = -np.inf
     second = safe.max(axis=1) if width > 1 else np.zeros(count)
-    predicted = _where(finite, best)
+    wanted, predicted = _where(known, label), _where(finite, best)
     return {
-        "label": _where(known, label),
-        "label_name": _names(classes, _where(known, label)),
+        "label": wanted,
+        "label_name": _names(classes, wanted),
         "predicted": predicted,
         "predicted_name": _names(classes, predicted),
         "confidence": _where(finite, top.astype(np.float32)),
         "correct": _where(known, finite & inside & (best == label)),
-        "loss": _where(inside, _loss(logits, probabilities, at, kind)),
         "margin": _where(finite, (top - second).astype(np.float32)),
         "entropy": _where(finite, entropy.astype(np.float32)),
         "label_rank": _where(inside & finite, rank.astype(np.int32)),
-        "logits": logits.numpy(),
-        "probabilities": probabilities.astype(np.float32),
+        "inside": inside,
+        "at": at,
     }
 
 
