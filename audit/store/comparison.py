@@ -18,7 +18,7 @@ _VISITS = """
     SELECT split, index, visit, coalesce(source, 'dataset://' || index) AS source,
            CASE WHEN source_digest IS NOT NULL THEN hash(source_digest) END AS source_digest, label, label_name,
            status = 'failed' AS failed, {error} AS error
-    FROM samples WHERE {rows}
+    FROM {samples} WHERE {rows}
 """
 
 # One file may hold many samples, as the slices of a volume: its name alone does not say which of them a visit is.
@@ -45,6 +45,12 @@ _VISITS_BY_SOURCE = """
            x.source_digest <> y.source_digest AS other_bytes,
            CASE WHEN x.index IS NULL OR y.index IS NULL THEN coalesce(x.source_digest, y.source_digest) END AS digest
     FROM ({a}) x {join} ({b}) y ON {on}
+"""
+
+_LONE_SIDE = """
+    SELECT index_{side} AS index, visit_{side} AS visit, source, digest AS source_digest, label_{side} AS label,
+           label_name_{side} AS label_name, failed_{side} AS failed, error_{side} AS error
+    FROM {table} WHERE index_{other} IS NULL
 """
 
 _VISITS_OF_A_ALONE = "SELECT *, index_a AS index, visit_a AS visit FROM by_source WHERE index_b IS NULL"
@@ -141,11 +147,28 @@ def write_matching_queries(a: str, b: str, *, sources_are_unique: bool = False) 
     }
 
 
+def match_unique_sources(a: str, b: str, samples_a: str = "samples", samples_b: str = "samples") -> str:
+    """Return the query that puts the visits of two runs beside each other whose sources are unique, and those of one run alone."""
+    return _VISITS_BY_SOURCE.format(
+        a=_visits_of(a, samples_a), b=_visits_of(b, samples_b), join="FULL OUTER JOIN", on="x.source = y.source"
+    )
+
+
+def match_lone_visits(table: str) -> str:
+    """Return the same query for the visits that are alone in a table that `match_unique_sources` has made."""
+    a, b = (_LONE_SIDE.format(table=table, side=side, other=other) for side, other in ("ab", "ba"))
+    return _VISITS_BY_SOURCE.format(a=a, b=b, join="FULL OUTER JOIN", on="x.source = y.source")
+
+
+def _visits_of(rows: str, samples: str = "samples") -> str:
+    return _VISITS.format(rows=rows, error=_ERROR, samples=samples)
+
+
 def _pair_by_source(a: str, b: str, sources_are_unique: bool) -> dict[str, str]:
     """Return the queries that put the visits of one source beside each other; `by_source` has those of one run alone, too."""
-    visits = {side: _VISITS.format(rows=rows, error=_ERROR) for side, rows in (("a", a), ("b", b))}
     if sources_are_unique:  # nothing is counted, which spares a sort of all sources
-        return {"by_source": _VISITS_BY_SOURCE.format(**visits, join="FULL OUTER JOIN", on="x.source = y.source")}
+        return {"by_source": match_unique_sources(a, b)}
+    visits = {side: _visits_of(rows) for side, rows in (("a", a), ("b", b))}
     in_files = {side: _IN_FILES_OF_MANY.format(visits=visits[side], rows=rows) for side, rows in (("a", a), ("b", b))}
     same_value = {"join": "JOIN", "on": "x.source = y.source AND x.loaded = y.loaded AND x.nth = y.nth"}
     numbered = {side: _NUMBERED_VISITS.format(visits=visits[side], side=side) for side in visits}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from audit.lineage.diff import matching
 from audit.lineage.diff.matching import Side
 from audit.store.read.scratch import Scratch, TempTable
 
-#: Visits, and stage outputs on each side, that are compared at once.
-_MOST_VISITS = 1_000_000
+#: Stage outputs on each side that are compared at once.
 _MOST_OUTPUTS = 6_000_000
 
 # Some more of the second run, for renamed samples at the ends of a range.
@@ -44,7 +44,7 @@ def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Co
     """Return pieces that hold each pair once; one piece for few pairs, or if the runs have the samples in another order."""
     whole = [ComparisonPiece(pairs, PieceRows(a.rows), PieceRows(b.rows))]
     count, first, last = scratch.row(f"SELECT count(*), min(index_a), max(index_a) FROM {pairs}")
-    most = min(_MOST_VISITS, _MOST_OUTPUTS // max(len(a.stages), len(b.stages), 1))
+    most = min(matching.MOST_VISITS, _MOST_OUTPUTS // max(len(a.stages), len(b.stages), 1))
     if count <= most:
         return whole
     width = max(1, (last - first + 1) * most // count)

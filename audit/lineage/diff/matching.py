@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 
 from audit.errors import NotFound
 from audit.records import Run, Stage
-from audit.store.comparison import write_matching_queries
+from audit.store.comparison import match_lone_visits, match_unique_sources, write_matching_queries
 from audit.store.read.rows import field_names
 from audit.store.read.scratch import Scratch, TempTable
 from audit.store.sql_literal import literal
+
+#: So many visits of each side are matched, and later compared, at once.
+MOST_VISITS = 1_000_000
+_IS_PAIR = "index_a IS NOT NULL AND index_b IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,61 @@ def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     unique = all(_sources_are_unique(scratch, side) for side in (a, b))
     tables = write_matching_queries(a.rows, b.rows, sources_are_unique=unique)
     pairs = tables.pop("pairs")
-    kept = {name: scratch.keep(name, query) for name, query in tables.items()}
+    kept: dict[str, TempTable] = {}
+    # Tables that a name among `kept` stands for.
+    behind: list[TempTable] = []
+    ranges = _split_indices(scratch, a, b) if unique else []
+    for name, query in tables.items():
+        if name == "by_source" and (found := _match_in_ranges(scratch, a, b, ranges)) is not None:
+            kept[name], *behind = found
+        else:
+            kept[name] = scratch.keep(name, query)
     alone = kept.pop("alone")
     read = {name for name in kept if re.search(rf"\b{name}\b", pairs)}
     for name in kept.keys() - read:
         scratch.drop(kept[name])
     # A name only: as a table it would be a copy of nearly all of `by_source`.
-    return MatchedVisits(scratch.name("pairs", pairs), alone, [kept[name] for name in read])
+    tables_read = [kept[name] for name in read if not (behind and name == "by_source")]
+    return MatchedVisits(scratch.name("pairs", pairs), alone, [*tables_read, *behind])
+
+
+def _split_indices(scratch: Scratch, a: Side, b: Side) -> list[tuple[int, int]]:
+    """Return ranges that hold all indices of both sides, of about `MOST_VISITS` samples each; nothing if one is enough."""
+    bounds = "SELECT count(*), min(index), max(index) FROM samples WHERE "
+    counts, firsts, lasts = zip(*(scratch.row(bounds + side.rows) for side in (a, b)), strict=True)
+    if max(counts) <= MOST_VISITS or not min(counts):
+        return []
+    first, last = min(firsts), max(lasts)
+    width = max(1, (last - first + 1) * MOST_VISITS // max(counts))
+    return [(start, start + width - 1) for start in range(first, last + 1, width)]
+
+
+def _match_in_ranges(
+    scratch: Scratch, a: Side, b: Side, ranges: list[tuple[int, int]]
+) -> tuple[TempTable, TempTable, TempTable] | None:
+    """Match visits by their sources, first those in the same range of indices, then what is left of both runs.
+
+    Return `by_source` as a name, and the tables behind it. The pairs are then in order of their indices, in memory and on the
+    disk, and a join never holds more than a range. None if few samples have their partner in the same range.
+    """
+    nearby = TempTable("")
+    for first, last in ranges:
+        rows = [f"{side.rows} AND index BETWEEN {first} AND {last}" for side in (a, b)]
+        tables = [scratch.rows_between("samples", side.run.run_id, first, last) for side in (a, b)]
+        query = match_unique_sources(*rows, *tables)
+        if nearby:
+            scratch.change(f"INSERT INTO {nearby} {query}")
+            continue
+        nearby = scratch.keep("nearby", query)
+        matched, found = scratch.row(f"SELECT count(*) FILTER ({_IS_PAIR}), count(*) FROM {nearby}")
+        if 2 * matched < found:
+            scratch.drop(nearby)
+            return None
+    if not nearby:
+        return None
+    left = scratch.keep("left_over", match_lone_visits(nearby))
+    both = f"FROM {nearby} WHERE {_IS_PAIR} UNION ALL BY NAME FROM {left}"
+    return scratch.name("by_source", both), nearby, left
 
 
 def _sources_are_unique(scratch: Scratch, side: Side) -> bool:

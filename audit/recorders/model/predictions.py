@@ -21,7 +21,17 @@ from audit.values import native as loops
 IGNORED_LABEL = -100
 #: The columns that the compiled loops make, in their order (values/_grade.h), and for so many numbers at most: they compute one
 #: logarithm after the other, and numpy several at once.
-_GRADES = ("label", "label_name", "predicted", "predicted_name", "confidence", "correct", "margin", "entropy", "label_rank")
+_GRADES = (
+    "label",
+    "label_name",
+    "predicted",
+    "predicted_name",
+    "confidence",
+    "correct",
+    "margin",
+    "entropy",
+    "label_rank",
+)
 _MOST_COMPILED = 4096
 #: How far the sum of a soft label may be from 1.
 _NEAR = 1e-3

@@ -135,7 +135,9 @@ class VisitMaker:
             made = self.finish(visit, functools.partial(operator.getitem, self.dataset, request.index))
         return made
 
-    def _complete(self, visit: Visit, item: Any, error: BaseException | None, has_ended: bool, is_still: bool) -> MadeVisit:
+    def _complete(
+        self, visit: Visit, item: Any, error: BaseException | None, has_ended: bool, is_still: bool
+    ) -> MadeVisit:
         """Return what the compiled loops have made; where the visit has not ended, end it as every other."""
         if not has_ended:
             self._unchanged = None

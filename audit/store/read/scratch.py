@@ -19,7 +19,7 @@ from audit.store.read.relation import translate_errors
 from audit.store.read.rows import Row, as_rows
 
 #: What DuckDB may take before it writes to disk: a comparison of ten million samples then stays below 2 GB.
-_MEMORY = 1200 * 2**20
+_MEMORY = 1550 * 2**20
 
 #: The name of a table that a Scratch keeps, as SQL.
 TempTable = NewType("TempTable", str)

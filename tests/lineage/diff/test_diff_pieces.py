@@ -15,7 +15,7 @@ from audit.store.read.reader import Reader
 from audit.store.read.scratch import Scratch
 
 COUNT = 60
-MOST = "audit.lineage.diff.comparison_pieces._MOST_VISITS"
+MOST = "audit.lineage.diff.matching.MOST_VISITS"
 
 
 def visits(second: bool) -> list[dict[str, Any]]:

@@ -78,8 +78,14 @@ def test_the_compiled_loops_and_numpy_say_the_same(
                 found = prediction_columns(torch.tensor(rows), given_labels, classes, kind)
             except OverflowError:  # a label that fits into no column
                 found = {}
-        columns.append({name: getattr(column, "tolist", lambda column=column: column)() for name, column in found.items()})
+        columns.append(
+            {name: getattr(column, "tolist", lambda column=column: column)() for name, column in found.items()}
+        )
     compiled, plain = columns
     assert compiled.keys() == plain.keys()
     for name, column in compiled.items():
-        assert column == pytest.approx(plain[name], nan_ok=True) if name == "entropy" else repr(column) == repr(plain[name])
+        assert (
+            column == pytest.approx(plain[name], nan_ok=True)
+            if name == "entropy"
+            else repr(column) == repr(plain[name])
+        )

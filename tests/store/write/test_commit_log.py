@@ -223,8 +223,8 @@ def test_few_flushes_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.Mon
 
     def flush_together(flushes: list[Callable[[], None]]) -> None:
         waits.append(len(flushes))
-        for flush in flushes:
-            flush()
+        for one in flushes:
+            one()
 
     for module in (durable_files, flush):
         monkeypatch.setattr(module, "flush_together", flush_together)
