@@ -165,7 +165,10 @@ def _from_values(values: torch.Tensor, module: nn.Module | None) -> OutputMeanin
 
 def lies_inside(values: torch.Tensor) -> bool:
     """Return whether every value lies between 0 and 1."""
-    return bool(values.numel()) and bool(((values >= 0) & (values <= 1)).all())
+    if not values.numel():
+        return False
+    least, greatest = torch.aminmax(values)  # both are NaN if any is
+    return bool(least >= 0) and bool(greatest <= 1)
 
 
 def sums_to_one(values: torch.Tensor) -> bool:

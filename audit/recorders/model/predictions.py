@@ -196,7 +196,7 @@ def _grade_classes(
         grades = _grade_with_numpy(probabilities.numpy(), ranked, labels, classes)
     inside, at = grades.pop("inside"), grades.pop("at")
     return grades | {
-        "loss": _where(inside, _loss(logits, probabilities.numpy(), at, kind)),
+        "loss": _choose(inside, _loss(logits, probabilities.numpy(), at, kind)),
         "logits": logits.numpy(),
         "probabilities": probabilities.numpy(),
     }
@@ -218,7 +218,7 @@ def _grade_compiled(
         return None
     *columns, inside, at = found
     return dict(zip(_GRADES, columns, strict=True)) | {
-        "inside": np.array(inside),
+        "inside": inside,
         "at": np.frombuffer(at, dtype=np.int64),
     }
 
@@ -258,7 +258,7 @@ def _grade_with_numpy(
         "margin": _where(finite, (top - second).astype(np.float32)),
         "entropy": _where(finite, entropy.astype(np.float32)),
         "label_rank": _where(inside & finite, rank.astype(np.int32)),
-        "inside": inside,
+        "inside": inside.tolist(),
         "at": at,
     }
 
@@ -294,9 +294,13 @@ def _loss(
 
 
 def _where(condition: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> list[Any]:
-    if condition.all():
-        return list(values.tolist())
-    return [value if chosen else None for value, chosen in zip(values.tolist(), condition.tolist(), strict=True)]
+    return _choose(condition.tolist(), values)
+
+
+def _choose(chosen: list[bool], values: np.ndarray[Any, Any]) -> list[Any]:
+    """Return the values as a list, with None for those that are not chosen."""
+    numbers: list[Any] = values.tolist()
+    return numbers if all(chosen) else [one if is_one else None for one, is_one in zip(numbers, chosen, strict=True)]
 
 
 def _names(classes: Sequence[str] | None, numbers: list[int | None]) -> list[str | None]:
