@@ -107,22 +107,32 @@ AVX2 static void stripes_avx2(Digest *d, const uint8_t *from, size_t count) {
     for (int k = 0; k < 2; k++) _mm256_storeu_si256((__m256i *)d->acc + k, acc[k]);
 }
 
-AVX512 static void stripes_avx512(Digest *d, const uint8_t *from, size_t count) {
+/* A whole stripe of an accumulator: what does not depend on it is added first, so that a stripe waits for one addition of the last. */
+AVX512 static inline __m512i added_wide_stripe(__m512i acc, __m512i value, const uint8_t *secret) {
+    __m512i key = _mm512_xor_si512(value, _mm512_loadu_si512(secret));
+    __m512i product = _mm512_mul_epu32(key, _mm512_srli_epi64(key, 32));
+    return _mm512_add_epi64(acc, _mm512_add_epi64(product, _mm512_shuffle_epi32(value, _MM_PERM_BADC)));
+}
+
+AVX512 static inline __m512i scrambled_wide(__m512i acc) {
     const __m512i prime = _mm512_set1_epi32((int)P32_1), end = _mm512_loadu_si512(SECRET + sizeof SECRET - STRIPE);
+    __m512i mixed = _mm512_xor_si512(_mm512_xor_si512(acc, _mm512_srli_epi64(acc, 47)), end);
+    __m512i upper = _mm512_mul_epu32(_mm512_srli_epi64(mixed, 32), prime);
+    return _mm512_add_epi64(_mm512_mul_epu32(mixed, prime), _mm512_slli_epi64(upper, 32));
+}
+
+AVX512 static void stripes_avx512(Digest *d, const uint8_t *from, size_t count) {
     __m512i acc = _mm512_loadu_si512(d->acc);
-    size_t stripes = d->stripes;
-    for (size_t n = 0; n < count; n++, from += STRIPE) {
-        __m512i value = _mm512_loadu_si512(from);
-        __m512i key = _mm512_xor_si512(value, _mm512_loadu_si512(SECRET + 8 * stripes));
-        __m512i product = _mm512_mul_epu32(key, _mm512_srli_epi64(key, 32));
-        acc = _mm512_add_epi64(product, _mm512_add_epi64(acc, _mm512_shuffle_epi32(value, _MM_PERM_BADC)));
-        if (++stripes < STRIPES_OF_BLOCK) continue;
-        stripes = 0;
-        __m512i mixed = _mm512_xor_si512(_mm512_xor_si512(acc, _mm512_srli_epi64(acc, 47)), end);
-        __m512i upper = _mm512_mul_epu32(_mm512_srli_epi64(mixed, 32), prime);
-        acc = _mm512_add_epi64(_mm512_mul_epu32(mixed, prime), _mm512_slli_epi64(upper, 32));
+    while (count) {
+        size_t some = count < STRIPES_OF_BLOCK - d->stripes ? count : STRIPES_OF_BLOCK - d->stripes;
+        const uint8_t *secret = SECRET + 8 * d->stripes;
+        for (size_t n = 0; n < some; n++, from += STRIPE, secret += 8)
+            acc = added_wide_stripe(acc, _mm512_loadu_si512(from), secret);
+        count -= some, d->stripes += some;
+        if (d->stripes < STRIPES_OF_BLOCK) continue;
+        d->stripes = 0;
+        acc = scrambled_wide(acc);
     }
-    d->stripes = stripes;
     _mm512_storeu_si512(d->acc, acc);
 }
 #endif
