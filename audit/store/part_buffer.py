@@ -14,6 +14,8 @@ from contextlib import suppress
 _WIPE_ON_FORK = 18
 #: What a Parquet file may have beyond the memory of its table: the footer, statistics, and the headers of its pages.
 _EXTRA = 1 << 20
+#: Memory of at least so many bytes is used in huge pages: to make a small one ready takes longer than to fill it.
+_LEAST_HUGE = 4 << 20
 
 
 class PartBuffer:
@@ -30,6 +32,9 @@ class PartBuffer:
             # Worker processes need none of it; without this, each page would be copied once after a fork. The range must stay
             # reserved in them (MADV_DONTFORK would free it): a worker that drops this object unmaps whatever lies there.
             if sys.platform == "linux":
-                with suppress(OSError):
-                    self._memory.madvise(_WIPE_ON_FORK)
+                for advice in (_WIPE_ON_FORK, mmap.MADV_HUGEPAGE if wanted >= _LEAST_HUGE else None):
+                    if advice is not None:
+                        # A kernel may have been built without either.
+                        with suppress(OSError):
+                            self._memory.madvise(advice)
         return memoryview(self._memory)

@@ -1,4 +1,7 @@
 /* Columns of Arrow arrays from a list of Python values: one pass, no object for a value. */
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 typedef struct {
     PyObject *list;
@@ -67,6 +70,17 @@ static Py_ssize_t length_of(PyObject *o, char kind, const char **data) {
     return kind == 'l' && PyTuple_CheckExact(o) ? PyTuple_Size(o) : -1;
 }
 
+#define HUGE_LEAST ((size_t)4 << 20)
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+
+/* Let new memory be used in huge pages, where it is large: to make its small ones ready takes longer than to fill them. */
+static void use_huge_pages(char *memory, size_t size) {
+#if defined(__linux__)
+    uintptr_t from = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), to = ((uintptr_t)memory + size) & ~(HUGE_PAGE - 1);
+    if (size >= HUGE_LEAST && from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* an advice: it may fail */
+#endif
+}
+
 /* Offsets, and behind them the bytes of texts, or the whole numbers of tuples. */
 static int put_parts(const Values *v, char kind, int32_t *ends, PyObject **content) {
     const char *data;
@@ -79,6 +93,7 @@ static int put_parts(const Values *v, char kind, int32_t *ends, PyObject **conte
     }
     if (!(*content = PyBytes_FromStringAndSize(NULL, width * total))) return 0;
     char *to = PyBytes_AsString(*content);
+    use_huge_pages(to, (size_t)(width * total));
     for (Py_ssize_t i = 0; i < v->count; i++) {
         PyObject *o = value_at(v, i);
         Py_ssize_t size = length_of(o, kind, &data);
