@@ -68,6 +68,7 @@ static void hash_finish(Hash *h, char *hex) {
 
 /* Statistics of `count` stripes from `src` on, and the digest of those from `src + shift` on. */
 typedef void (*FloatStripesLoop)(Digest *, const uint8_t *src, size_t shift, size_t count, Floats *);
+typedef void (*PixelStripesLoop)(Digest *, const uint8_t *src, size_t shift, size_t count, Bytes *);
 
 typedef struct {
     StripesLoop stripes;
@@ -75,6 +76,7 @@ typedef struct {
     FloatStripesLoop float_stripes; /* NULL where there is none */
     void (*bytes)(const uint8_t *, size_t, Bytes *);
     void (*rgbx)(const uint8_t *, uint8_t *, size_t, Bytes *);
+    PixelStripesLoop pixel_stripes; /* NULL where there is none */
 } Loops;
 
 static int facts_of_bytes(const Loops *use, Hash *h, const uint8_t *src, size_t n, Facts *f) {
@@ -88,14 +90,38 @@ static int facts_of_bytes(const Loops *use, Hash *h, const uint8_t *src, size_t 
     return summarise_sums(&b, n, &f->s);
 }
 
+/* Copy bytes of pixels, the first of which is byte `at` of its picture, with 255 for each fourth. */
+static void copy_padded(uint8_t *to, const uint8_t *src, size_t at, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] = (at + i) % 4 == 3 ? 255 : src[at + i];
+}
+
+#define PIXELS_AT_ONCE_LEAST 64
+
+/* All pixels of a picture. The header is in the digest already, so that its stripes begin elsewhere than the words of the sums. */
+static void take_pixels_at_once(const Loops *use, Digest *d, const uint8_t *src, size_t pixels, Bytes *b) {
+    uint8_t padded[4 * STRIPE];
+    size_t n = 4 * pixels, shift = STRIPE - d->held, whole = (n - shift - 1) / STRIPE, begin = shift + whole * STRIPE;
+    copy_padded(d->rest + d->held, src, 0, shift);
+    use->stripes(d, d->rest, 1);
+    use->pixel_stripes(d, src, shift, whole, b);
+    use->rgbx(src + whole * STRIPE, padded, pixels - whole * STRIPE / 4, b);
+    copy_padded(d->before, src, begin - STRIPE, STRIPE);
+    d->held = n - begin, d->total += n;
+    copy_padded(d->rest, src, begin, d->held);
+}
+
 /* Pixels of four bytes, the fourth of which is taken for 255 and left out of the statistics. */
 static int facts_of_pixels(const Loops *use, Hash *h, const uint8_t *src, size_t pixels, Facts *f) {
     Bytes b = {.low = 255};
     uint8_t padded[PIECE];
-    for (size_t at = 0; at < pixels; at += PIECE / 4) {
-        size_t some = pixels - at < PIECE / 4 ? pixels - at : PIECE / 4;
-        use->rgbx(src + 4 * at, padded, some, &b);
-        hash_feed(h, padded, 4 * some);
+    if (use->pixel_stripes && !h->is_short && pixels >= PIXELS_AT_ONCE_LEAST) {
+        take_pixels_at_once(use, &h->d, src, pixels, &b);
+    } else {
+        for (size_t at = 0; at < pixels; at += PIECE / 4) {
+            size_t some = pixels - at < PIECE / 4 ? pixels - at : PIECE / 4;
+            use->rgbx(src + 4 * at, padded, some, &b);
+            hash_feed(h, padded, 4 * some);
+        }
     }
     hash_finish(h, f->digest);
     return summarise_sums(&b, 3 * (uint64_t)pixels, &f->s);
@@ -193,6 +219,37 @@ AVX512 static void float_stripes_avx512(Digest *d, const uint8_t *src, size_t sh
     }
     _mm512_storeu_ps(f->low, low);
     _mm512_storeu_ps(f->high, high);
+    _mm512_storeu_si512(d->acc, acc);
+}
+
+AVX512 static void pixel_stripes_avx512(Digest *d, const uint8_t *src, size_t shift, size_t count, Bytes *b) {
+    const __m512i none = _mm512_setzero_si512(), pad = _mm512_set1_epi32((int)PAD);
+    const __m512i moved_pad = _mm512_set1_epi32((int)(0xFFu << 8 * ((3 - shift) & 3)));
+    Gathered g = {_mm512_set1_epi8(-1), none, none, none, none, none};
+    __m512i acc = _mm512_loadu_si512(d->acc);
+    size_t rounds = 0;
+    int is_any = count > 0;
+    while (count) {
+        size_t some = count < STRIPES_OF_BLOCK - d->stripes ? count : STRIPES_OF_BLOCK - d->stripes;
+        const uint8_t *secret = SECRET + 8 * d->stripes;
+        for (size_t n = 0; n < some; n++, src += STRIPE, secret += 8) {
+            _mm_prefetch((const char *)src + AHEAD, _MM_HINT_T0);
+            acc = added_wide_stripe(acc, _mm512_or_si512(_mm512_loadu_si512(src + shift), moved_pad), secret);
+            __m512i v = _mm512_loadu_si512(src);
+            gather_wide(&g, _mm512_andnot_si512(pad, v), _mm512_or_si512(v, pad));
+        }
+        count -= some, d->stripes += some, rounds += some;
+        if (!count || rounds + STRIPES_OF_BLOCK > COUNTED_ROUNDS) {
+            add_wide_sums(b, g.zeros, g.even, g.odd);
+            g.zeros = g.even = g.odd = none;
+            rounds = 0;
+        }
+        if (d->stripes < STRIPES_OF_BLOCK) continue;
+        d->stripes = 0;
+        acc = scrambled_wide(acc);
+    }
+    b->sum += (uint64_t)_mm512_reduce_add_epi64(g.sum);
+    if (is_any) add_wide_bounds(b, g.low, g.high);
     _mm512_storeu_si512(d->acc, acc);
 }
 #endif

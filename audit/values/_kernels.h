@@ -128,16 +128,49 @@ AVX2 static void rgbx_avx2(const uint8_t *src, uint8_t *dst, size_t pixels, Byte
     rgbx_plain(src + done, dst + done, pixels - done / 4, b);
 }
 
+/* Sums of the bytes of words that are 64 at a time: `zeros` has counts of bytes, the others sums in 32 bits. */
+AVX512 static inline __attribute__((always_inline)) void add_wide_sums(Bytes *b, __m512i zeros, __m512i even, __m512i odd) {
+    const __m512i words = _mm512_set1_epi64(0xFFFFFFFF);
+    b->zeros += (uint64_t)_mm512_reduce_add_epi64(_mm512_sad_epu8(zeros, _mm512_setzero_si512()));
+    __m512i pairs = _mm512_add_epi64(_mm512_and_si512(even, words), _mm512_srli_epi64(even, 32));
+    pairs = _mm512_add_epi64(pairs, _mm512_add_epi64(_mm512_and_si512(odd, words), _mm512_srli_epi64(odd, 32)));
+    b->squares += (uint64_t)_mm512_reduce_add_epi64(pairs);
+}
+
+AVX512 static inline __attribute__((always_inline)) void add_wide_bounds(Bytes *b, __m512i low, __m512i high) {
+    uint8_t ends[64];
+    _mm512_storeu_si512(ends, low);
+    for (int k = 0; k < 64; k++) b->low = ends[k] < b->low ? ends[k] : b->low;
+    _mm512_storeu_si512(ends, high);
+    for (int k = 0; k < 64; k++) b->high = ends[k] > b->high ? ends[k] : b->high;
+}
+
+/* What is gathered of 64 bytes at a time; `full` are the bytes with 255 for padding, `v` with 0. */
+typedef struct {
+    __m512i low, high, sum, zeros, even, odd;
+} Gathered;
+
+AVX512 static inline __attribute__((always_inline)) void gather_wide(Gathered *g, __m512i v, __m512i full) {
+    const __m512i none = _mm512_setzero_si512();
+    __m512i a = _mm512_and_si512(v, _mm512_set1_epi16(255)), c = _mm512_srli_epi16(v, 8);
+    g->even = _mm512_add_epi32(g->even, _mm512_madd_epi16(a, a));
+    g->odd = _mm512_add_epi32(g->odd, _mm512_madd_epi16(c, c));
+    g->sum = _mm512_add_epi64(g->sum, _mm512_sad_epu8(v, none));
+    g->low = _mm512_min_epu8(g->low, full);
+    g->high = _mm512_max_epu8(g->high, v);
+    g->zeros = _mm512_mask_add_epi8(g->zeros, _mm512_testn_epi8_mask(full, full), g->zeros, _mm512_set1_epi8(1));
+}
+
+#define COUNTED_ROUNDS 255 /* as far as a count of zeros in one byte goes; the squares have room for 33,000 */
+
 /* As `wide`, with 64 bytes at a time. */
 AVX512 static inline __attribute__((always_inline)) size_t wider(const uint8_t *src, uint8_t *dst, size_t n, Bytes *b) {
-    const __m512i none = _mm512_setzero_si512(), pad = _mm512_set1_epi32((int)PAD), one = _mm512_set1_epi8(1);
-    const __m512i lower = _mm512_set1_epi16(255);
-    __m512i low = _mm512_set1_epi8(-1), high = none, sum = none;
+    const __m512i none = _mm512_setzero_si512(), pad = _mm512_set1_epi32((int)PAD);
+    Gathered g = {.low = _mm512_set1_epi8(-1), .high = none, .sum = none};
     size_t i = 0;
-    uint8_t ends[64];
     while (n - i >= 64) {
-        size_t rounds = (n - i) / 64 < 255 ? (n - i) / 64 : 255;
-        __m512i zeros = none, even = none, odd = none;
+        size_t rounds = (n - i) / 64 < COUNTED_ROUNDS ? (n - i) / 64 : COUNTED_ROUNDS;
+        g.zeros = g.even = g.odd = none;
         for (size_t r = 0; r < rounds; r++, i += 64) {
             __m512i v = _mm512_loadu_si512(src + i), full = v;
             if (dst) {
@@ -145,27 +178,12 @@ AVX512 static inline __attribute__((always_inline)) size_t wider(const uint8_t *
                 v = _mm512_andnot_si512(pad, v);
                 _mm512_storeu_si512(dst + i, full);
             }
-            __m512i a = _mm512_and_si512(v, lower), c = _mm512_srli_epi16(v, 8);
-            even = _mm512_add_epi32(even, _mm512_madd_epi16(a, a));
-            odd = _mm512_add_epi32(odd, _mm512_madd_epi16(c, c));
-            sum = _mm512_add_epi64(sum, _mm512_sad_epu8(v, none));
-            low = _mm512_min_epu8(low, full);
-            high = _mm512_max_epu8(high, v);
-            zeros = _mm512_mask_add_epi8(zeros, _mm512_testn_epi8_mask(full, full), zeros, one);
+            gather_wide(&g, v, full);
         }
-        b->zeros += (uint64_t)_mm512_reduce_add_epi64(_mm512_sad_epu8(zeros, none));
-        const __m512i words = _mm512_set1_epi64(0xFFFFFFFF);
-        __m512i pairs = _mm512_add_epi64(_mm512_and_si512(even, words), _mm512_srli_epi64(even, 32));
-        pairs = _mm512_add_epi64(pairs, _mm512_add_epi64(_mm512_and_si512(odd, words), _mm512_srli_epi64(odd, 32)));
-        b->squares += (uint64_t)_mm512_reduce_add_epi64(pairs);
+        add_wide_sums(b, g.zeros, g.even, g.odd);
     }
-    b->sum += (uint64_t)_mm512_reduce_add_epi64(sum);
-    if (i) {
-        _mm512_storeu_si512(ends, low);
-        for (int k = 0; k < 64; k++) b->low = ends[k] < b->low ? ends[k] : b->low;
-        _mm512_storeu_si512(ends, high);
-        for (int k = 0; k < 64; k++) b->high = ends[k] > b->high ? ends[k] : b->high;
-    }
+    b->sum += (uint64_t)_mm512_reduce_add_epi64(g.sum);
+    if (i) add_wide_bounds(b, g.low, g.high);
     return i;
 }
 

@@ -154,8 +154,9 @@ static PyObject *py_f32(PyObject *self, PyObject *from) {
 /* ---- facts: digest and statistics at once ------------------------------------------------------------------ */
 
 static Loops chosen_loops(void) {
-    Loops use = {PICK_WIDEST(stripes), PICK_WIDEST(floats), NULL, PICK_WIDEST(bytes), PICK_WIDEST(rgbx)};
+    Loops use = {PICK_WIDEST(stripes), PICK_WIDEST(floats), NULL, PICK_WIDEST(bytes), PICK_WIDEST(rgbx), NULL};
 #if HAVE_AVX2
+    if (wide_loops > 1) use.pixel_stripes = pixel_stripes_avx512;
     if (wide_loops) use.float_stripes = wide_loops > 1 ? float_stripes_avx512 : float_stripes_avx2;
 #endif
     return use;
