@@ -15,7 +15,7 @@ _WIPE_ON_FORK = 18
 #: What a Parquet file may have beyond the memory of its table: the footer, statistics, and the headers of its pages.
 _EXTRA = 1 << 20
 #: Memory of at least so many bytes is used in huge pages: to make a small one ready takes longer than to fill it.
-_LEAST_HUGE = 4 << 20
+_LEAST_HUGE = 12 << 20
 
 
 class PartBuffer:

@@ -21,8 +21,8 @@ DEFAULT_LIMIT = 64 * 2**20
 _TICK = 1.0
 #: So much work waits for the next look at the clock. Whenever the thread works, it and the loop take the interpreter from each
 #: other all the time, which costs more than to take in the rows of small batches.
-_WOKEN_PIECES = 256
-_WOKEN_BYTES = 4 * 2**20
+_WOKEN_PIECES = 32
+_WOKEN_BYTES = 2**20
 
 
 class BackgroundWriter:
