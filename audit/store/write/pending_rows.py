@@ -17,7 +17,7 @@ from audit.store.wire import PACKED_SCHEMAS
 
 #: A part is written when this much has gathered, or when enough time has passed.
 FLUSH_BYTES = 32 * 2**20
-FLUSH_ROWS = 200_000
+FLUSH_ROWS = 160_000
 #: How many tables are merged at once, and how large they may be together.
 _MERGED_TABLES = 64
 _MERGED_BYTES = 2**20
