@@ -106,6 +106,8 @@ class VisitMaker:
 
     def begin(self, request: VisitRequest, level: CaptureOrVerify) -> Visit:
         """Prepare the generators and the visit; `finish` must follow. An exception raised here is not the dataset's."""
+        # What this visit draws is before the next one.
+        self._unchanged = None
         self.randomness.prepare(request)
         return self._new_visit(level, request.index)
 

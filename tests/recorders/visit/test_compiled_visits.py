@@ -172,9 +172,32 @@ def test_states_before_a_draw_are_those_after_the_last_one(folder: Path) -> None
             after = torch.get_rng_state()
             if states:
                 assert not torch.equal(before, after)
-                (source,) = [source for source in global_sources() if source.name == "torch"]
-                source.put(states["torch"])
-                assert torch.equal(torch.get_rng_state(), before)
-                torch.set_rng_state(after)
+                assert torch.equal(restored_state(states), before)
+    finally:
+        maker.end_sequence()
+
+
+def restored_state(states: dict[str, Any]) -> torch.Tensor:
+    """Return the state of torch's generator that a replay would restore; the generator stays as it is."""
+    now = torch.get_rng_state()
+    (source,) = [source for source in global_sources() if source.name == "torch"]
+    source.put(states["torch"])
+    restored = torch.get_rng_state()
+    torch.set_rng_state(now)
+    return restored
+
+
+def test_states_are_right_after_a_visit_that_is_made_otherwise(folder: Path) -> None:
+    """As an item whose calls are listed once more, or that is asked for by a name."""
+    dataset = Drawing(str(folder), Compose([ToTensor(), halve]))
+    maker = VisitMaker(dataset, find_pipeline(dataset), WatchedRandomness(dataset))
+    maker.begin_sequence()
+    try:
+        for index in (1, 2):
+            assert not maker.make_item(VisitRequest(index), "digest").states
+        maker.make(VisitRequest(3), lambda: dataset[3], "digest")
+        before = torch.get_rng_state()
+        states = dict(maker.make_item(VisitRequest(6), "digest").states)
+        assert torch.equal(restored_state(states), before)
     finally:
         maker.end_sequence()
