@@ -39,7 +39,7 @@ from audit.records import Stage
 from audit.store import wire
 
 #: So many visits of a sequence wait at most: each holds objects that Python's garbage collector looks at.
-_MOST_WAITING = 16
+_MOST_WAITING = 32
 
 
 class ItemRecorder:
