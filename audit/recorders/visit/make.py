@@ -126,16 +126,16 @@ class VisitMaker:
             # The stand-ins may not stay in their slots any longer.
             self._plan = None
         self._unchanged = None
-        visit = self._new_visit(level, request.index)
-        return self.finish(visit, functools.partial(operator.getitem, self.dataset, request.index))
+        return self._make_prepared(request.index, level)
 
     def make_item_again(self, request: VisitRequest, level: CaptureOrVerify) -> MadeVisit:
         """Do the same as `make_item`; if that created random generators that were not prepared, prepare them and make it again."""
         made = self.make_item(request, level)
-        if self.randomness.prepare_again(request):
-            visit = self._new_visit(level, request.index)
-            made = self.finish(visit, functools.partial(operator.getitem, self.dataset, request.index))
-        return made
+        return self._make_prepared(request.index, level) if self.randomness.prepare_again(request) else made
+
+    def _make_prepared(self, index: int, level: CaptureOrVerify) -> MadeVisit:
+        """Make the visit of `dataset[index]`, for which the generators are prepared, without the compiled loops."""
+        return self.finish(self._new_visit(level, index), functools.partial(operator.getitem, self.dataset, index))
 
     def _complete(
         self, visit: Visit, item: Any, error: BaseException | None, has_ended: bool, is_still: bool
