@@ -73,7 +73,7 @@ static Py_ssize_t length_of(PyObject *o, char kind, const char **data) {
 #define HUGE_LEAST ((size_t)4 << 20)
 #define HUGE_PAGE ((uintptr_t)2 << 20)
 
-/* Let new memory be used in huge pages, where it is large: to make its small ones ready takes longer than to fill them. */
+/* Let large new memory be used in huge pages, as store/part_buffer.py does. */
 static void use_huge_pages(char *memory, size_t size) {
 #if defined(__linux__)
     uintptr_t from = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1), to = ((uintptr_t)memory + size) & ~(HUGE_PAGE - 1);

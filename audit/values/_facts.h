@@ -182,43 +182,23 @@ AVX2 static void float_stripes_avx2(Digest *d, const uint8_t *src, size_t shift,
 }
 
 AVX512 static void float_stripes_avx512(Digest *d, const uint8_t *src, size_t shift, size_t count, Floats *f) {
-    const __m512 none = _mm512_setzero_ps();
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512d sum[2], squares[2];
-    __m512i acc = _mm512_loadu_si512(d->acc), zeros = _mm512_setzero_si512();
-    for (int k = 0; k < 2; k++) {
-        sum[k] = _mm512_loadu_pd(f->sum + 8 * k);
-        squares[k] = _mm512_loadu_pd(f->squares + 8 * k);
-    }
-    __m512 low = _mm512_loadu_ps(f->low), high = _mm512_loadu_ps(f->high);
+    GatheredFloats g = begin_wide_floats(f);
+    __m512i acc = _mm512_loadu_si512(d->acc);
     while (count) {
         size_t some = count < STRIPES_OF_BLOCK - d->stripes ? count : STRIPES_OF_BLOCK - d->stripes;
         const uint8_t *secret = SECRET + 8 * d->stripes;
         for (size_t n = 0; n < some; n++, src += STRIPE, secret += 8) {
             _mm_prefetch((const char *)src + AHEAD, _MM_HINT_T0);
             acc = added_wide_stripe(acc, _mm512_loadu_si512(src + shift), secret);
-            __m512 x = _mm512_loadu_ps(src);
-            __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(x)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
-            sum[0] = _mm512_add_pd(sum[0], a);
-            sum[1] = _mm512_add_pd(sum[1], b);
-            squares[0] = _mm512_fmadd_pd(a, a, squares[0]);
-            squares[1] = _mm512_fmadd_pd(b, b, squares[1]);
-            low = _mm512_min_ps(x, low);
-            high = _mm512_max_ps(x, high);
-            zeros = _mm512_mask_add_epi32(zeros, _mm512_cmp_ps_mask(x, none, _CMP_EQ_OQ), zeros, one);
+            gather_wide_floats(&g, src);
         }
         count -= some, d->stripes += some;
         if (d->stripes < STRIPES_OF_BLOCK) continue;
         d->stripes = 0;
         acc = scrambled_wide(acc);
     }
-    f->zeros += (uint64_t)(uint32_t)_mm512_reduce_add_epi32(zeros);
-    for (int k = 0; k < 2; k++) {
-        _mm512_storeu_pd(f->sum + 8 * k, sum[k]);
-        _mm512_storeu_pd(f->squares + 8 * k, squares[k]);
-    }
-    _mm512_storeu_ps(f->low, low);
-    _mm512_storeu_ps(f->high, high);
+    take_wide_zeros(f, &g);
+    end_wide_floats(f, &g);
     _mm512_storeu_si512(d->acc, acc);
 }
 

@@ -42,8 +42,9 @@ static int grade_sample(PyObject **lists, Py_ssize_t row, PyObject *label, PyObj
                         Py_ssize_t width, int64_t *at) {
     PyObject *made[G_COUNT];
     int is_known = label != Py_None, is_named = classes != Py_None, good = 0;
-    Py_ssize_t number = is_known ? PyLong_CheckExact(label) ? PyLong_AsSsize_t(label) : -1 : -1;
-    if (is_known && (!PyLong_CheckExact(label) || PyErr_Occurred())) return -1;
+    if (is_known && !PyLong_CheckExact(label)) return -1;
+    Py_ssize_t number = is_known ? PyLong_AsSsize_t(label) : -1;
+    if (number == -1 && PyErr_Occurred()) return -1;
     int is_inside = is_known && number >= 0 && number < width;
     *at = is_inside ? number : 0;
     for (int i = 0; i < G_COUNT; i++) made[i] = NULL;

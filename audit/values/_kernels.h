@@ -273,38 +273,58 @@ AVX2 static void floats_avx2(const uint8_t *src, size_t n, Floats *f) {
     floats_plain(src + 4 * i, n - i, f);
 }
 
-AVX512 static void floats_avx512(const uint8_t *src, size_t n, Floats *f) {
-    const __m512 none = _mm512_setzero_ps();
-    const __m512i one = _mm512_set1_epi32(1);
-    size_t i = 0;
+/* What is gathered of 16 floats at a time. */
+typedef struct {
     __m512d sum[2], squares[2];
+    __m512 low, high;
+    __m512i zeros;
+} GatheredFloats;
+
+AVX512 static inline __attribute__((always_inline)) GatheredFloats begin_wide_floats(const Floats *f) {
+    GatheredFloats g = {.low = _mm512_loadu_ps(f->low), .high = _mm512_loadu_ps(f->high), .zeros = _mm512_setzero_si512()};
     for (int k = 0; k < 2; k++) {
-        sum[k] = _mm512_loadu_pd(f->sum + 8 * k);
-        squares[k] = _mm512_loadu_pd(f->squares + 8 * k);
+        g.sum[k] = _mm512_loadu_pd(f->sum + 8 * k);
+        g.squares[k] = _mm512_loadu_pd(f->squares + 8 * k);
     }
-    __m512 low = _mm512_loadu_ps(f->low), high = _mm512_loadu_ps(f->high);
+    return g;
+}
+
+AVX512 static inline __attribute__((always_inline)) void gather_wide_floats(GatheredFloats *g, const uint8_t *src) {
+    __m512 x = _mm512_loadu_ps(src);
+    __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(x)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+    g->sum[0] = _mm512_add_pd(g->sum[0], a);
+    g->sum[1] = _mm512_add_pd(g->sum[1], b);
+    g->squares[0] = _mm512_fmadd_pd(a, a, g->squares[0]);
+    g->squares[1] = _mm512_fmadd_pd(b, b, g->squares[1]);
+    g->low = _mm512_min_ps(x, g->low);
+    g->high = _mm512_max_ps(x, g->high);
+    g->zeros = _mm512_mask_add_epi32(g->zeros, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_EQ_OQ), g->zeros, _mm512_set1_epi32(1));
+}
+
+/* Take the zeros, which are counted in 32 bits, out of what was gathered. */
+AVX512 static inline __attribute__((always_inline)) void take_wide_zeros(Floats *f, GatheredFloats *g) {
+    f->zeros += (uint64_t)(uint32_t)_mm512_reduce_add_epi32(g->zeros);
+    g->zeros = _mm512_setzero_si512();
+}
+
+AVX512 static inline __attribute__((always_inline)) void end_wide_floats(Floats *f, const GatheredFloats *g) {
+    for (int k = 0; k < 2; k++) {
+        _mm512_storeu_pd(f->sum + 8 * k, g->sum[k]);
+        _mm512_storeu_pd(f->squares + 8 * k, g->squares[k]);
+    }
+    _mm512_storeu_ps(f->low, g->low);
+    _mm512_storeu_ps(f->high, g->high);
+}
+
+AVX512 static void floats_avx512(const uint8_t *src, size_t n, Floats *f) {
+    GatheredFloats g = begin_wide_floats(f);
+    size_t i = 0;
     while (n - i >= LANES) {
         size_t rounds = (n - i) / LANES < (1u << 26) ? (n - i) / LANES : (1u << 26);
-        __m512i zeros = _mm512_setzero_si512();
-        for (size_t r = 0; r < rounds; r++, i += LANES) {
-            __m512 x = _mm512_loadu_ps(src + 4 * i);
-            __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(x)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
-            sum[0] = _mm512_add_pd(sum[0], a);
-            sum[1] = _mm512_add_pd(sum[1], b);
-            squares[0] = _mm512_fmadd_pd(a, a, squares[0]);
-            squares[1] = _mm512_fmadd_pd(b, b, squares[1]);
-            low = _mm512_min_ps(x, low);
-            high = _mm512_max_ps(x, high);
-            zeros = _mm512_mask_add_epi32(zeros, _mm512_cmp_ps_mask(x, none, _CMP_EQ_OQ), zeros, one);
-        }
-        f->zeros += (uint64_t)(uint32_t)_mm512_reduce_add_epi32(zeros);
+        for (size_t r = 0; r < rounds; r++, i += LANES) gather_wide_floats(&g, src + 4 * i);
+        take_wide_zeros(f, &g);
     }
-    for (int k = 0; k < 2; k++) {
-        _mm512_storeu_pd(f->sum + 8 * k, sum[k]);
-        _mm512_storeu_pd(f->squares + 8 * k, squares[k]);
-    }
-    _mm512_storeu_ps(f->low, low);
-    _mm512_storeu_ps(f->high, high);
+    end_wide_floats(f, &g);
     floats_plain(src + 4 * i, n - i, f);
 }
 #endif
