@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections import deque
@@ -28,7 +29,7 @@ def flush_files(descriptors: Sequence[int]) -> None:
             # Linux begins to write what is not on the disk yet, and waits for nothing. A file system may not know this advice.
             with suppress(OSError):
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    flush_together([lambda descriptor=descriptor: os.fsync(descriptor) for descriptor in descriptors])  # type: ignore[misc]
+    flush_together([functools.partial(os.fsync, descriptor) for descriptor in descriptors])
 
 
 def flush_together(flushes: Sequence[Callable[[], None]]) -> None:
@@ -37,13 +38,15 @@ def flush_together(flushes: Sequence[Callable[[], None]]) -> None:
     errors: list[OSError] = []
 
     def work() -> None:
-        with suppress(IndexError):
-            while True:
+        while True:
+            try:
                 flush = left.popleft()
-                try:
-                    flush()
-                except OSError as error:
-                    errors.append(error)
+            except IndexError:
+                return
+            try:
+                flush()
+            except OSError as error:
+                errors.append(error)
 
     threads = []
     for _ in range(min(_THREADS, len(flushes)) - 1):

@@ -14,7 +14,8 @@ from contextlib import suppress
 _WIPE_ON_FORK = 18
 #: What a Parquet file may have beyond the memory of its table: the footer, statistics, and the headers of its pages.
 _EXTRA = 1 << 20
-#: Memory of at least so many bytes is used in huge pages: to make a small one ready takes longer than to fill it.
+#: Memory of at least so many bytes is used in huge pages: the kernel takes longer to hand over a small page than it takes to fill it.
+#: Smaller parts would only take more memory.
 _LEAST_HUGE = 12 << 20
 
 
@@ -32,9 +33,10 @@ class PartBuffer:
             # Worker processes need none of it; without this, each page would be copied once after a fork. The range must stay
             # reserved in them (MADV_DONTFORK would free it): a worker that drops this object unmaps whatever lies there.
             if sys.platform == "linux":
-                for advice in (_WIPE_ON_FORK, mmap.MADV_HUGEPAGE if wanted >= _LEAST_HUGE else None):
-                    if advice is not None:
-                        # A kernel may have been built without either.
-                        with suppress(OSError):
-                            self._memory.madvise(advice)
+                # A kernel may have been built without either.
+                with suppress(OSError):
+                    self._memory.madvise(_WIPE_ON_FORK)
+                if wanted >= _LEAST_HUGE:
+                    with suppress(OSError):
+                        self._memory.madvise(mmap.MADV_HUGEPAGE)
         return memoryview(self._memory)
