@@ -149,14 +149,17 @@ def write_matching_queries(a: str, b: str, *, sources_are_unique: bool = False) 
 
 def match_unique_sources(a: str, b: str, samples_a: str = "samples", samples_b: str = "samples") -> str:
     """Return the query that puts the visits of two runs beside each other whose sources are unique, and those of one run alone."""
-    return _VISITS_BY_SOURCE.format(
-        a=_visits_of(a, samples_a), b=_visits_of(b, samples_b), join="FULL OUTER JOIN", on="x.source = y.source"
-    )
+    return _join_unique_sources(_visits_of(a, samples_a), _visits_of(b, samples_b))
 
 
 def match_lone_visits(table: str) -> str:
     """Return the same query for the visits that are alone in a table that `match_unique_sources` has made."""
-    a, b = (_LONE_SIDE.format(table=table, side=side, other=other) for side, other in ("ab", "ba"))
+    return _join_unique_sources(
+        *(_LONE_SIDE.format(table=table, side=side, other=other) for side, other in ("ab", "ba"))
+    )
+
+
+def _join_unique_sources(a: str, b: str) -> str:
     return _VISITS_BY_SOURCE.format(a=a, b=b, join="FULL OUTER JOIN", on="x.source = y.source")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audit.lineage.diff import matching
-from audit.lineage.diff.matching import Side
 from audit.store.read.scratch import Scratch, TempTable
 
 #: Stage outputs on each side that are compared at once.
@@ -40,7 +39,7 @@ class ComparisonPiece:
     b: PieceRows
 
 
-def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[ComparisonPiece]:
+def split_pairs(scratch: Scratch, pairs: TempTable, a: matching.Side, b: matching.Side) -> list[ComparisonPiece]:
     """Return pieces that hold each pair once; one piece for few pairs, or if the runs have the samples in another order."""
     whole = [ComparisonPiece(pairs, PieceRows(a.rows), PieceRows(b.rows))]
     count, first, last = scratch.row(f"SELECT count(*), min(index_a), max(index_a) FROM {pairs}")
@@ -66,7 +65,7 @@ def split_pairs(scratch: Scratch, pairs: TempTable, a: Side, b: Side) -> list[Co
     return pieces
 
 
-def _rows(scratch: Scratch, side: Side, first: int, last: int) -> PieceRows:
+def _rows(scratch: Scratch, side: matching.Side, first: int, last: int) -> PieceRows:
     tables = [scratch.rows_between(table, side.run.run_id, first, last) for table in ("stage_outputs", "predictions")]
     return PieceRows(f"{side.rows} AND {_range_condition('index', first, last)}", *tables)
 

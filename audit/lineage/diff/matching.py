@@ -67,12 +67,12 @@ def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     tables = write_matching_queries(a.rows, b.rows, sources_are_unique=unique)
     pairs = tables.pop("pairs")
     kept: dict[str, TempTable] = {}
-    # Tables that a name among `kept` stands for.
-    behind: list[TempTable] = []
+    # The tables that a name among `kept` stands for.
+    behind: dict[str, list[TempTable]] = {}
     ranges = _split_indices(scratch, a, b) if unique else []
     for name, query in tables.items():
         if name == "by_source" and (found := _match_in_ranges(scratch, a, b, ranges)) is not None:
-            kept[name], *behind = found
+            kept[name], behind[name] = found
         else:
             kept[name] = scratch.keep(name, query)
     alone = kept.pop("alone")
@@ -80,8 +80,8 @@ def match_visits(scratch: Scratch, a: Side, b: Side) -> MatchedVisits:
     for name in kept.keys() - read:
         scratch.drop(kept[name])
     # A name only: as a table it would be a copy of nearly all of `by_source`.
-    tables_read = [kept[name] for name in read if not (behind and name == "by_source")]
-    return MatchedVisits(scratch.name("pairs", pairs), alone, [*tables_read, *behind])
+    tables_read = [table for name in read for table in behind.get(name, [kept[name]])]
+    return MatchedVisits(scratch.name("pairs", pairs), alone, tables_read)
 
 
 def _split_indices(scratch: Scratch, a: Side, b: Side) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def _split_indices(scratch: Scratch, a: Side, b: Side) -> list[tuple[int, int]]:
 
 def _match_in_ranges(
     scratch: Scratch, a: Side, b: Side, ranges: list[tuple[int, int]]
-) -> tuple[TempTable, TempTable, TempTable] | None:
+) -> tuple[TempTable, list[TempTable]] | None:
     """Match visits by their sources, first those in the same range of indices, then what is left of both runs.
 
     Return `by_source` as a name, and the tables behind it. The pairs are then in order of their indices, in memory and on the
@@ -120,7 +120,7 @@ def _match_in_ranges(
         return None
     left = scratch.keep("left_over", match_lone_visits(nearby))
     both = f"FROM {nearby} WHERE {_IS_PAIR} UNION ALL BY NAME FROM {left}"
-    return scratch.name("by_source", both), nearby, left
+    return scratch.name("by_source", both), [nearby, left]
 
 
 def _sources_are_unique(scratch: Scratch, side: Side) -> bool:
