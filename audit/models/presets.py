@@ -17,6 +17,7 @@ from torch import nn
 from audit.errors import ModelError
 from audit.models.building import Architecture
 from audit.models.processor_stages import ProcessorPreset
+from audit.values.rgb import as_rgb
 
 Stage = tuple[str, Callable[..., Any]]
 
@@ -30,11 +31,7 @@ class ConvertRGB(nn.Module):
     def forward(self, picture: Any) -> Any:
         if not isinstance(picture, Image.Image):
             return picture  # tensors and arrays have no mode
-        picture.load()
-        if picture.mode == "RGB" and not picture.readonly:
-            # As `convert` would return it, without a copy of its pixels: nothing else uses the picture that was read.
-            return picture._new(picture.im)
-        return picture.convert("RGB")
+        return as_rgb(picture)  # nothing else uses the picture that was read
 
     def __repr__(self) -> str:
         return "ConvertRGB()"

@@ -13,6 +13,7 @@ from audit.recorders.visit.planned_stage import stage_plan
 from audit.recorders.visit.visit import Visit
 from audit.recorders.visit.visit_source import HASHED_LATER
 from audit.values import native as loops
+from audit.values.rgb import as_rgb
 
 _FOLDER = "torchvision.datasets.folder"
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
@@ -77,7 +78,7 @@ def _torchvision_loader() -> tuple[Callable[[], str], Callable[[bytes, str], Any
     def decode_rgb(data: bytes, path: str) -> Any:
         content = io.BytesIO(data)
         try:
-            return Image.open(content).convert("RGB")
+            return as_rgb(Image.open(content))
         except Exception as error:
             # The text names the file object: it shall name the one that torchvision would have opened.
             opened = f"<_io.BufferedReader name={path!r}>"
