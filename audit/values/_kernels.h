@@ -270,6 +270,7 @@ AVX2 static void floats_avx2(const uint8_t *src, size_t n, Floats *f) {
         _mm256_storeu_ps(f->low + 8 * k, low[k]);
         _mm256_storeu_ps(f->high + 8 * k, high[k]);
     }
+    _mm256_zeroupper(); /* compilers leave it out before a call at the end; SSE code that runs next, the user's too, would be slower */
     floats_plain(src + 4 * i, n - i, f);
 }
 
@@ -325,6 +326,7 @@ AVX512 static void floats_avx512(const uint8_t *src, size_t n, Floats *f) {
         take_wide_zeros(f, &g);
     }
     end_wide_floats(f, &g);
+    _mm256_zeroupper();
     floats_plain(src + 4 * i, n - i, f);
 }
 #endif

@@ -865,6 +865,7 @@ static PyObject *py_loops(PyObject *self, PyObject *args) {
 
 #include "_stage.h"
 #include "_load.h"
+#include "_sha.h"
 #include "_rows.h"
 #include "_visit.h"
 #include "_grade.h"

@@ -12,13 +12,15 @@ enum { TO_SAMPLES, TO_SOURCES, TO_OUTPUTS, TO_PAYLOADS, TO_INDICES, TO_DIGESTS, 
 enum { R_VISIT, R_LABEL, R_ERROR, R_OPENED, R_ROWS, R_BYTES, R_DATA, R_DIGEST, R_LAST, R_ROUTE, R_FACTS, R_CHANGED, R_PARAMS, R_TIME, R_TARGET,
        R_PREVIEW, R_FULL, R_SHARED, R_MEDIA, R_CONTENT, R_ENCODING, R_HEX, R_COUNT };
 static const char *const row_texts[R_COUNT] = {
-    "visit", "label", "error", "opened", "rows", "source_bytes", "_source_data", "source_digest", "_digest", "route", "facts", "changed",
+    "visit", "label", "error", "opened", "rows", "source_bytes", "_source_data", "_source_digest", "_digest", "route", "facts", "changed",
     "params", "microseconds", "target", "preview", "full", "shared", "media_type", "data", "encoding", "hexdigest"};
 enum { TEXT_OK, TEXT_NONE, TEXT_PREVIEW, TEXT_FULL, TEXT_COUNT };
 static const char *const word_texts[TEXT_COUNT] = {"ok", "none", "preview", "full"};
 static PyObject *row_names[R_COUNT], *row_words[TEXT_COUNT];
+static int can_hash_files = 0;
 
 static int prepare_rows(void) {
+    can_hash_files = has_sha();
     for (int i = 0; i < R_COUNT; i++)
         if (!(row_names[i] = PyUnicode_InternFromString(row_texts[i]))) return -1;
     for (int i = 0; i < TEXT_COUNT; i++)
@@ -62,7 +64,7 @@ static PyObject *source_name(PyObject *path, PyObject *name, PyObject *folder) {
     return ascii_text(name, &length) && length ? new_ref(name) : NULL;
 }
 
-/* The SHA-256 of a visit's file. Small files are not hashed yet. */
+/* The SHA-256 of a visit's file, which is hashed now if that was left for later. */
 static PyObject *digest_of_source(PyObject *visit, PyObject *sha256) {
     PyObject *data = PyObject_GetAttr(visit, row_names[R_DATA]), *made = NULL;
     if (data && !PyBytes_CheckExact(data)) made = PyObject_GetAttr(visit, row_names[R_DIGEST]);
@@ -73,6 +75,43 @@ static PyObject *digest_of_source(PyObject *visit, PyObject *sha256) {
     }
     Py_XDECREF(data);
     return made;
+}
+
+enum { MOST_HASHED = 64 };
+
+/* Hash the files of visits that were left for later, together. Raises nothing: `digest_of_source` hashes what is left. */
+static void hash_sources(PyObject *waiting, Py_ssize_t start, Py_ssize_t end) {
+    PyObject *visits[MOST_HASHED], *contents[MOST_HASHED];
+    const uint8_t *data[MOST_HASHED];
+    size_t sizes[MOST_HASHED], count = 0;
+    uint64_t digests[4 * MOST_HASHED];
+    char text[64];
+    if (!can_hash_files || !wide_loops) return;
+    for (Py_ssize_t at = start; at < end && count < MOST_HASHED; at++) {
+        PyObject *one = PyList_GetItem(waiting, at), *made = PyTuple_Check(one) && PyTuple_Size(one) == 3 ? PyTuple_GetItem(one, 1) : NULL;
+        PyObject *visit = made ? PyObject_GetAttr(made, row_names[R_VISIT]) : NULL, *content = visit ? PyObject_GetAttr(visit, row_names[R_DATA]) : NULL;
+        if (content && PyBytes_CheckExact(content)) {
+            visits[count] = visit, contents[count] = content;
+            data[count] = (const uint8_t *)PyBytes_AsString(content), sizes[count] = (size_t)PyBytes_Size(content);
+            count++;
+            continue;
+        }
+        Py_XDECREF(content);
+        Py_XDECREF(visit);
+    }
+    if (!count) return PyErr_Clear();
+    Py_BEGIN_ALLOW_THREADS
+    hash_files(data, sizes, count, digests);
+    Py_END_ALLOW_THREADS
+    for (size_t i = 0; i < count; i++) {
+        for (int half = 0; half < 2; half++) write_hex(digests[4 * i + 2 * half], digests[4 * i + 2 * half + 1], text + 32 * half);
+        PyObject *digest = PyUnicode_FromStringAndSize(text, 64);
+        if (digest && PyObject_SetAttr(visits[i], row_names[R_DIGEST], digest) == 0) PyObject_SetAttr(visits[i], row_names[R_DATA], Py_None);
+        Py_XDECREF(digest);
+        Py_DECREF(contents[i]);
+        Py_DECREF(visits[i]);
+    }
+    PyErr_Clear();
 }
 
 /* The name of a label, or None; NULL for an error. `label` is a whole number. */
@@ -197,6 +236,7 @@ static PyObject *py_add_visits(PyObject *self, PyObject *args) {
     if (!good) return PyErr_SetString(PyExc_TypeError, "add_visits takes visits, a start, a plan and lists"), NULL;
     PyObject *widths = PyTuple_GetItem(plan, WIDTHS);
     Py_ssize_t end = PyTuple_Check(widths) && knows_widths(widths) ? PyList_Size(waiting) : start;
+    hash_sources(waiting, start, end);
     for (at = start; at < end; at++) {
         PyObject *one = PyList_GetItem(waiting, at), *file = PyTuple_Check(one) && PyTuple_Size(one) == 3 ? PyTuple_GetItem(one, 2) : NULL;
         if (!file || !PyTuple_Check(file) || PyTuple_Size(file) != 5) break;

@@ -40,6 +40,8 @@ from audit.store import wire
 
 #: So many visits of a sequence wait at most: each holds objects that Python's garbage collector looks at.
 _MOST_WAITING = 32
+#: And visits of so many bytes of files: they are not hashed yet.
+_MOST_WAITING_BYTES = 4 * 2**20
 
 
 class ItemRecorder:
@@ -114,6 +116,7 @@ class ItemRecorder:
         self.rows = GatheredRows()
         #: Visits of a sequence whose rows are gathered at its end.
         self._waiting: list[tuple[int, MadeVisit, ListedFile]] = []
+        self._waiting_bytes = 0
         #: An item could not be made, and its batch has not been collated yet.
         self.failing = False
 
@@ -281,14 +284,15 @@ class ItemRecorder:
             return False
         made.visit.take_load()
         self._waiting.append((index, made, file))
-        if len(self._waiting) == _MOST_WAITING:
+        self._waiting_bytes += made.visit.source_bytes or 0
+        if len(self._waiting) == _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
             self._add_waiting()
         return True
 
     def _add_waiting(self) -> None:
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         plan = find_listed_plan(self.instrument.pipeline, self.classes)
         done = 0
         while done < len(waiting):

@@ -13,8 +13,8 @@ from audit.recorders.visit.planned_stage import stage_plan
 from audit.recorders.visit.visit_outputs import CaptureOrVerify, VisitOutputs
 from audit.values import native as loops
 
-#: A file of at most so many bytes is hashed after its visit.
-HASHED_LATER = 16_384
+#: A file of at most so many bytes is hashed after its visit, together with others.
+HASHED_LATER = 2**20
 
 
 @functools.cache
@@ -36,7 +36,7 @@ class VisitSource(VisitOutputs):
     source_path: str | None = None
     #: Whether more files were read, which are not hashed meanwhile.
     has_further_sources = False
-    #: A small file's bytes that are not hashed yet.
+    #: A file's bytes that are not hashed yet.
     _source_data: bytes | None = None
 
     def __init__(self, level: CaptureOrVerify) -> None:
@@ -58,8 +58,8 @@ class VisitSource(VisitOutputs):
     def hash_source(self, data: bytes, path: str | None = None) -> None:
         """Note the digest of exactly the buffer that is decoded; of several files, the first one's.
 
-        Those of small files are hashed when the visit's rows are made, one after the other: between the stages of a sample
-        hashing one takes several times as long.
+        Those of all but large files are hashed when the visit's rows are made, two at a time: between the stages of a sample
+        hashing a small one takes several times as long.
         """
         if self.source_bytes is not None:
             self.has_further_sources = True

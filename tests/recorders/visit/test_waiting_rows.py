@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -183,3 +185,26 @@ def test_a_visit_that_is_unusual_leaves_nothing_behind() -> None:
     assert add({0: row, 1: row}) == 1
     assert [len(one) for one in lists] == [14, 9, 42, 0, 1, 1, 1, 1, 1, 1, 1]
     assert lists[0][:10] == [5, 0, None, "a.png", "/folder", None, "1" * 64, 3, 1, "dog"]
+
+
+@pytest.mark.parametrize("wide", [0, 2])
+def test_the_digests_of_files_that_are_hashed_together_are_those_of_each(tmp_path: Path, wide: int) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    folder = tmp_path / "pictures" / "class"
+    folder.mkdir(parents=True)
+    # Every number of bytes that a block of SHA-256 can be short of, then lengths that differ much, and what Pillow does not read.
+    lengths = [*range(130), 5_000, 200_000, 3, 2**20 + 1, 70_000, 64, 2 * 2**20, 1, 900_000, 900_000, 900_000, 900_000]
+    for number, length in enumerate(lengths):
+        content = picture.getvalue() + np.random.default_rng(number).bytes(length)
+        (folder / f"{number:03d}.png").write_bytes(content)
+    dataset = ImageFolder(str(folder.parent), ToTensor())
+    before = loops.native.loops(wide) if loops.native is not None else 0
+    try:
+        samples, _, files = _record(dataset, tmp_path / "store", 50)
+    finally:
+        if loops.native is not None:
+            loops.native.loops(before)
+    expected = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path, _ in dataset.samples]
+    assert [row[2] for row in samples] == expected
+    assert [row[3] for row in files] == expected
