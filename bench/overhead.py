@@ -74,6 +74,11 @@ def main() -> None:
     options.add_argument("--samples", type=int)
     options.add_argument("--calls", action="store_true")
     options.add_argument("--list", action="store_true")
+    options.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the stores, which make files slow to make for minutes after they are removed",
+    )
     options.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "audit-bench")
     given = options.parse_args()
     if given.list:
@@ -89,7 +94,8 @@ def main() -> None:
         for name in chosen:
             _measure_row(name, ROWS[name], given, Path(tempfile.mkdtemp(dir=stores)))
     finally:
-        shutil.rmtree(stores)
+        if not given.keep:
+            shutil.rmtree(stores)
 
 
 def _measure_row(name: str, row: Row, given: Any, work: Path) -> None:
