@@ -22,6 +22,7 @@ from audit.recorders.calls.monitor import MONITOR
 from audit.recorders.capture import Decision, decide
 from audit.recorders.capture_level import CaptureLevel
 from audit.recorders.envelope import RecordedBatch
+from audit.recorders.lent_memory import forget_received
 from audit.recorders.seeded_dataset import RecordedDataset
 from audit.recorders.visit.stage_register import StageRegister
 from audit.records import Run, Status
@@ -77,7 +78,10 @@ class LocalRun(RunExecutor):
         MONITOR.release()
         self._submit_stages()
         if self.background is not None:
-            return self.background.finish(status)
+            try:
+                return self.background.finish(status)
+            finally:
+                forget_received()
         return self.writer.finish(status)
 
     def record(self) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import torch
+import numpy as np
 from torch.utils.data import get_worker_info
 
+from audit.recorders.lent_memory import LentMemory, LentRows
 from audit.records import Columns, Stage
 from audit.store import wire
 from audit.store.stamped_rows import StampedRows
 
-PackedRows = torch.Tensor | bytes | bytearray
+PackedRows = LentRows | bytes | bytearray
 #: About what one row takes as Python objects, without payloads.
 _ROW_BYTES = 400
 #: Fewer bytes travel through the loader's pipe: handing over a block of shared memory takes two processes 0.4 ms, however small it is.
@@ -60,7 +60,7 @@ class RecordedBatch:
     #: Empty for an iterable dataset in a recorded loader, whose items are numbered as they arrive.
     indices: list[int]
     count: int
-    #: The rows, packed (see store/wire.py): a tensor crosses processes through shared memory, bytes through a pipe.
+    #: The rows, packed (see store/wire.py): in shared memory, or bytes that travel through a pipe.
     records: PackedRows = b""
     #: The rows as they were gathered, where they never leave the process; then nothing is packed.
     gathered: Mapping[str, Columns] | None = None
@@ -108,7 +108,7 @@ class RecordedBatch:
 
     def stamp_rows(self, stamp: wire.BatchStamp) -> StampedRows:
         """Return the rows with what only the main process knows of them."""
-        packed = self.records.numpy() if isinstance(self.records, torch.Tensor) else self.records
+        packed = np.asarray(self.records) if isinstance(self.records, LentRows) else self.records
         return StampedRows(stamp, self.gathered, packed)
 
     def unstamped_rows(self) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ class RecordedBatch:
 
 
 def pack_rows(
-    tables: Mapping[str, Columns], *, by_loader: bool = True
+    tables: Mapping[str, Columns], memory: LentMemory, *, by_loader: bool = True
 ) -> tuple[PackedRows, Mapping[str, Columns] | None]:
     """Return the rows packed into bytes, or as they are where they never leave the process: one of both.
 
@@ -157,14 +157,9 @@ def pack_rows(
     made: list[PackedRows] = []
 
     def allocate(size: int) -> Any:
-        if by_loader and size >= _LEAST_SHARED:
-            tensor = torch.empty(0, dtype=torch.uint8)
-            with suppress(RuntimeError):
-                tensor.set_(torch.UntypedStorage._new_shared(size, device="cpu"))  # type: ignore[no-untyped-call]
-                made.append(tensor.resize_(size))
-                return tensor.numpy()
-        made.append(bytearray(size))
-        return made[-1]
+        lent = memory.lend(size) if by_loader and size >= _LEAST_SHARED else None
+        made.append(bytearray(size) if lent is None else lent)
+        return made[-1] if lent is None else lent.view
 
     wire.pack(tables, allocate)
     return made[0], None

@@ -68,7 +68,7 @@ class RecordedDataset:
                 if self.want_inputs and made.visit.error is None:
                     inputs.append(made.value)
         batch = self._recorder.take_batch(_stack(inputs), indexed=True)
-        return to_send(batch, [batch.data, batch.records, batch.item_targets, batch.item_head_targets])
+        return to_send(batch, [batch.data, batch.item_targets, batch.item_head_targets])
 
     def prepare_workers(self) -> None:
         """Do what each worker would do before its first sample; to be called just before workers are forked."""

@@ -280,6 +280,11 @@ def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def copy_rows(table: pa.Table) -> pa.Table:
+    """Return the same rows in memory of their own."""
+    return table.take(pa.array(np.arange(table.num_rows)))
+
+
 def fail_samples(samples: pa.Table, stage: str, errors: Mapping[int, str]) -> pa.Table:
     """Return rows of `samples` with some of them, by position, failed at a stage."""
     changed: dict[str, list[Any]] = {name: samples[name].to_pylist() for name in ("status", "failed_stage", "error")}

@@ -1,4 +1,4 @@
-"""Pictures as RGB: what Pillow's conversion gives, whoever has written or replaced it."""
+"""Pictures as RGB: what Pillow's conversion gives, or what the user has put in its place."""
 
 from __future__ import annotations
 

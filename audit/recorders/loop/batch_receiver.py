@@ -80,6 +80,8 @@ class BatchReceiver:
                 self._state.write([batch.take_rows()])
                 return
             self._state.write(self._batches.add(batch))
+            if not self._state.awaits_predictions:
+                self._state.write(self._batches.take_large())
             track_batch(self._tracker, envelope.data, batch)
             if self._state.has_models or self._state.has_batch_stages:
                 self._tracker.follow()

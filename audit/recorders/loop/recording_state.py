@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from audit.errors import RecordingError
 from audit.provenance import CommitQuery
+from audit.recorders.lent_memory import forget_received
 from audit.recorders.loop.fork_safety import WRITE_LOCK
 from audit.recorders.loop.numbering import EpochClock
 from audit.recorders.loop.stall_watch import StallWatch
@@ -104,10 +105,15 @@ class RecordingState:
         with self._problems.guard(), self.lock:
             yield
 
+    @property
+    def awaits_predictions(self) -> bool:
+        """Whether predictions may come that batches have to wait for."""
+        return self.has_models or self._selection is not None
+
     def _on_tick(self) -> None:
         """Warn of samples that take long while nothing arrives, and hand over a batch for which no model can predict anything."""
         self.stalls.look()
-        if self.has_models or self._selection is not None or not self.lock.acquire(blocking=False):
+        if self.awaits_predictions or not self.lock.acquire(blocking=False):
             return
         try:
             # One at a time: this is the writer's own thread, which must not wait for itself.
@@ -148,4 +154,7 @@ class RecordingState:
     def finish(self, status: Status) -> Run:
         """Wait until all rows are written, and end the run."""
         self._closed = True
-        return self._background.finish(status)
+        try:
+            return self._background.finish(status)
+        finally:
+            forget_received()

@@ -188,7 +188,8 @@ class UnpredictedBatch(RecordedBatch):
     def take_heavy_rows(self) -> BatchRows:
         """Return the rows of all tables but `samples`, before the predictions have come."""
         heavy = {name: table for name, table in self.tables.items() if name != "samples"}
-        self._tables = {"samples": self.tables["samples"]}
+        # A copy: the rows that a worker has packed lie in one block of memory, which would wait for the predictions, too.
+        self._tables = {"samples": wire.copy_rows(self.tables["samples"])}
         size, self.size = self.size, 0
         return BatchRows(tables=heavy, size=size, is_selected=True)
 

@@ -12,6 +12,8 @@ from audit.recorders.model.unpredicted_batch import BatchRows, UnpredictedBatch
 _RECENT = 64
 #: How many bytes of rows may wait for predictions; above it all but `samples` is written at once.
 _MOST_BYTES = 128 * 2**20
+#: How many may wait while no model is recorded.
+_MOST_BYTES_WITHOUT_MODEL = 16 * 2**20
 _MOST_SAMPLES = 1 << 16
 
 
@@ -123,6 +125,13 @@ class WaitingBatches:
     def take_oldest(self) -> BatchRows | None:
         """Remove the oldest batch that the loop has left; return its rows, or None where there is none."""
         return self._remove(self._batches.popleft()) if len(self._batches) > 1 else None
+
+    def take_large(self) -> list[BatchRows]:
+        """Remove the oldest batches while those that wait are large and no model can predict anything; return their rows."""
+        rows: list[BatchRows] = []
+        while self._bytes > _MOST_BYTES_WITHOUT_MODEL and (oldest := self.take_oldest()) is not None:
+            rows.append(oldest)
+        return rows
 
     def take_rest(self) -> Iterator[BatchRows]:
         """Yield the rows of all that is left, in order."""

@@ -24,6 +24,7 @@ from audit.recorders.files.thread_files import FILES, UNKNOWN, watch_all_threads
 from audit.recorders.items.item_key import key_states
 from audit.recorders.items.label_candidates import describe_candidates
 from audit.recorders.items.targets import TargetPicker
+from audit.recorders.lent_memory import LentMemory
 from audit.recorders.randomness.visit_randomness import States, VisitRequest
 from audit.recorders.visit.batch_fetch import BatchFetch
 from audit.recorders.visit.error_text import describe_error
@@ -83,6 +84,7 @@ class ItemRecorder:
             self._changes.add_earlier(text)
         self._kept = KeptFiles(self.dataset, are_files_named=self._names_files)
         self._sent = SentStates()
+        self._memory = LentMemory()
         #: Made once, as nothing of it is kept.
         self._request = VisitRequest(-1)
         #: Whether items are made one after the other, with no code of the user's between them.
@@ -90,7 +92,7 @@ class ItemRecorder:
         self.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_ids", "_changes", "_kept", "_sent", "_request", "rows", "_waiting")
+        own = ("_ids", "_changes", "_kept", "_sent", "_memory", "_request", "rows", "_waiting")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -384,7 +386,7 @@ class ItemRecorder:
         stages: list[tuple[int, Stage]] = []
         try:
             stages = self.rows.number_stages(self.instrument.pipeline, self._ids)
-            records, gathered = pack_rows(self.rows.tables, by_loader=by_loader)
+            records, gathered = pack_rows(self.rows.tables, self._memory, by_loader=by_loader)
         except Exception as trouble:
             lost, problems = self.rows.indices[:8], self.rows.problems
             self.clear()
