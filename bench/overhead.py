@@ -1,4 +1,4 @@
-"""What recording costs: each loop with and without recording, alternating, the least of several rounds.
+"""What recording costs: each loop with and without recording, alternating, the least of several rounds, and the median of their ratios.
 
     python bench/overhead.py [--row NAME] [--capture LEVEL] [--rounds N] [--samples N]
 
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -131,14 +132,18 @@ def _compare(
 ) -> None:
     pairs = []
     for number in range(1 + rounds):
-        pairs.append((measure(plain), measure(recorded)))
+        # In turns first and second: the machine may become slower from one minute to the next.
+        taken = {loop: measure(loop) for loop in ((plain, recorded) if number % 2 else (recorded, plain))}
+        pairs.append((taken[plain], taken[recorded]))
         store.rename(store.with_name(f"{store.name}-{capture}-{number}"))
     del pairs[0]
     plain_wall, plain_cpu = (min(pair[0][n] for pair in pairs) for n in (0, 1))
     wall, cpu = (min(pair[1][n] for pair in pairs) for n in (0, 1))
+    middle_wall, middle_cpu = (median(pair[1][n] / pair[0][n] for pair in pairs) for n in (0, 1))
     verdict = "ok" if max(wall / plain_wall, cpu / plain_cpu) <= target else "over"
     print(
         f"{name:16s} {capture:8s} cpu {cpu / plain_cpu:5.3f}  clock {wall / plain_wall:5.3f}  target {target:4.2f}  {verdict:4s}"
+        f"  middle of pairs {middle_cpu:5.3f} {middle_wall:5.3f}"
         f"  (plain {plain_cpu / samples * 1000:.3f} ms a sample, recording {(cpu - plain_cpu) / samples * 1000:+.3f})",
         flush=True,
     )
