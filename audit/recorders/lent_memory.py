@@ -8,7 +8,6 @@ that it has sent them in, and the main process keeps them mapped. A byte at the 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -66,8 +65,7 @@ ForkingPickler.register(LentRows, _reduce_shared)
 
 class _ReceivedRows(LentRows):
     def __del__(self) -> None:
-        with suppress(Exception):  # while Python ends, for example
-            self._memory[0] = not _IS_LENT
+        self._memory[0] = not _IS_LENT  # without a call: while Python ends, modules are empty already
 
 
 #: Blocks that have arrived here, by their key, so that they stay mapped.
