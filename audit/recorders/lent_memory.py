@@ -73,27 +73,14 @@ _mapped_blocks: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def _receive(block: torch.Tensor, size: int, key: tuple[int, int] | None) -> LentRows:
-    if key is not None and key not in _mapped_blocks:
-        for known in [known for known in _mapped_blocks if not _is_alive(known[0])]:
-            del _mapped_blocks[known]
     if key is not None:
         _mapped_blocks[key] = block
     return _ReceivedRows(block, size, key)
 
 
 def forget_received() -> None:
-    """Let go of blocks of workers that have ended, or will send nothing more. Rows that are still used keep theirs."""
+    """Let go of all blocks, whose workers may have ended. Rows that are still used keep theirs."""
     _mapped_blocks.clear()
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to somebody else
-        pass
-    return True
 
 
 class LentMemory:

@@ -15,8 +15,6 @@ static const uint32_t sha_constants[64] = {
     0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
     0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
-enum { FETCHED_AHEAD = 1536 };
-
 /* One file: the state as the instructions want it (the words A, B, E, F and C, D, G, H), and the blocks that are left of its content. */
 typedef struct {
     __m128i abef, cdgh;
@@ -51,11 +49,7 @@ SHA static inline __attribute__((always_inline)) void add_blocks(Hashed *const *
     for (int f = 0; f < count; f++) abef[f] = files[f]->abef, cdgh[f] = files[f]->cdgh;
     for (size_t b = 0; b < blocks; b++) {
         __m128i abef_before[2], cdgh_before[2];
-        for (int f = 0; f < count; f++) {
-            abef_before[f] = abef[f], cdgh_before[f] = cdgh[f];
-            /* The processor itself fetches nothing beyond a page. */
-            _mm_prefetch((const char *)files[f]->at + 64 * b + FETCHED_AHEAD, _MM_HINT_T0);
-        }
+        for (int f = 0; f < count; f++) abef_before[f] = abef[f], cdgh_before[f] = cdgh[f];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
             for (int f = 0; f < count; f++)
@@ -115,10 +109,10 @@ SHA static void hash_files(const uint8_t *const *data, const size_t *sizes, size
     }
 }
 
-/* Whether this processor has what `hash_files` needs. */
+/* Whether this processor has the SHA instructions; AVX comes with the loops of AVX2. */
 static int has_sha(void) {
     unsigned a, b = 0, c, d;
-    return __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.1") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1;
 }
 #else
 static void hash_files(const uint8_t *const *data, const size_t *sizes, size_t count, uint64_t *digests) {}

@@ -97,6 +97,7 @@ class RecordingState:
 
     def begin_pass(self, loader: int) -> int:
         """Return the epoch of a new pass over a loader, by its key."""
+        forget_received()  # of the workers of the pass before
         return self._clock.begin(loader)
 
     @contextlib.contextmanager
