@@ -291,6 +291,18 @@ class Columns:
         self._given: tuple[str, ...] = ()
         self.rows = 0
 
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """What `from_state` makes the same rows of: lists and texts, and the values."""
+        return self._names, self._columns, self._waiting, self._given, self.rows
+
+    @classmethod
+    def from_state(cls, state: tuple[Any, ...]) -> Columns:
+        """Return the rows of which another object gave its `state`."""
+        rows = cls(state[0])
+        _, rows._columns, rows._waiting, rows._given, rows.rows = state
+        return rows
+
     def append(self, names: tuple[str, ...], row: tuple[Any, ...]) -> None:
         """Append one row, its values in the order of `names`; a column that is not named is NULL."""
         if names is not self._given:

@@ -38,6 +38,10 @@ class StampedRows:
         """Return the rows as tables of the store."""
         return tables_of([self])
 
+    def read_lists(self) -> Mapping[str, Columns] | None:
+        """Return the rows as they were gathered; None where they were packed as tables."""
+        return self.gathered if self.gathered is not None else wire.unpack_lists(self.packed)
+
     def unstamped_tables(self) -> dict[str, pa.Table]:
         """Return the rows without what only the main process knows."""
         return wire.unpack(self.packed) if self.gathered is None else wire.to_tables(self.gathered)
@@ -47,7 +51,7 @@ def tables_of(batches: Sequence[StampedRows]) -> dict[str, pa.Table]:
     """Return the rows of several batches as tables of the store, in the order of the batches."""
     if len({batch.stamp.indices is None for batch in batches}) > 1:
         return join_stamped_tables([batch.tables() for batch in batches])
-    gathered = [batch.gathered for batch in batches if batch.gathered is not None]
+    gathered = [rows for batch in batches if (rows := batch.read_lists()) is not None]
     if len(gathered) == len(batches):
         counts = {name: [rows[name].rows for rows in gathered] for name in gathered[0]}
         tables = wire.to_tables({name: Columns.join([rows[name] for rows in gathered]) for name in gathered[0]})

@@ -1,12 +1,15 @@
-"""Rows of one batch as one buffer, so that they cross a process boundary without being pickled.
+"""Rows of one batch as one buffer, in which they cross a process boundary.
 
-A worker gathers rows in `Columns`, packs them as Arrow streams into one block of bytes that
-travels through shared memory, and the main process unpacks them without a copy. What only the
-main process knows (run, epoch, batch number, how often an index was drawn) is stamped on there.
+A worker gathers rows in `Columns` and packs them into one block of bytes. With payloads they are Arrow streams, which
+the main process unpacks without a copy. Without, they are pickled lists: to make tables of one batch's few rows takes several
+times as long, and the main process makes them of many batches at once. What only the main process knows (run, epoch, batch
+number, how often an index was drawn) is stamped on there.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +30,8 @@ _BLOBS = "data"
 #: A payload of at least so many bytes is not copied where it need not be.
 _LARGE_BLOB = 16_384
 _LONGEST = np.iinfo(np.int32).max
+#: What pickled lists begin with; Arrow streams have the name of a table there.
+_PICKLED = pickle.PROTO
 
 
 def _packed_schema(table: str) -> pa.Schema:
@@ -62,7 +67,15 @@ def columns(table: str) -> Columns:
 
 
 def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearray) -> Any:
-    """Return the rows as bytes in memory that `allocate` gives: for each table its name, an Arrow stream and its payloads."""
+    """Return the rows as bytes in memory that `allocate` gives.
+
+    They are pickled lists where there are no payloads, else for each table its name, an Arrow stream and its payloads.
+    """
+    lists = None if "payloads" in tables and tables["payloads"].rows else _pickle(tables)
+    if lists is not None:
+        packed = allocate(len(lists))
+        memoryview(packed)[:] = lists
+        return packed
     streams = [
         (name, _record_batch(name, rows), rows.data.get(_BLOBS, ())) for name, rows in tables.items() if rows.rows
     ]
@@ -78,6 +91,30 @@ def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearr
             view[at : at + len(blob)] = blob
             at += len(blob)
     return packed
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles numbers, texts and containers of Python's own alone: another process may not have the class of anything else."""
+
+    def reducer_override(self, value: Any) -> Any:
+        raise pickle.PicklingError(f"a value is of the class {type(value).__qualname__}")
+
+
+def _pickle(tables: Mapping[str, Columns]) -> bytes | None:
+    """Return the rows pickled; None where a value is not one of Python's own, such as a name that is of a subclass of `str`."""
+    packed = io.BytesIO()
+    try:
+        _PlainPickler(packed, pickle.HIGHEST_PROTOCOL).dump({name: rows.state for name, rows in tables.items()})
+    except pickle.PicklingError:
+        return None
+    return packed.getvalue()
+
+
+def unpack_lists(packed: Any) -> dict[str, Columns] | None:
+    """Return the rows as they were gathered; None where `pack` made Arrow streams of them."""
+    if bytes(memoryview(packed)[:1]) != _PICKLED:
+        return None
+    return {name: Columns.from_state(state) for name, state in pickle.loads(packed).items()}
 
 
 def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
@@ -143,7 +180,10 @@ def _write_stream(sink: Any, record: pa.RecordBatch) -> None:
 
 
 def unpack(buffer: Any) -> dict[str, pa.Table]:
-    """Return what `pack` packed; the tables borrow the buffer's memory."""
+    """Return what `pack` packed as tables, which may borrow the buffer's memory."""
+    lists = unpack_lists(buffer)
+    if lists is not None:
+        return to_tables(lists)
     whole = pa.py_buffer(buffer)
     tables: dict[str, pa.Table] = {}
     at = 0

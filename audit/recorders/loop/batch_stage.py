@@ -114,7 +114,7 @@ class BatchStages:
             row.write(batch.indices[place], place, ordinal, stage.name, tables["stage_outputs"], tables["payloads"])
             self._batches.change_digest(batch, place, row.facts.digest)
         stamp = wire.BatchStamp(self._state.run.run_id, batch.epoch, None, batch.visits)
-        made = stamp.apply(wire.unpack(wire.pack(tables)))
+        made = stamp.apply(wire.to_tables(tables))
         self._state.write(self._take_stages())
         if batch.written or "stage_outputs" not in batch.tables:
             self._state.write([BatchRows(tables=made)])
