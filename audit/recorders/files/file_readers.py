@@ -257,7 +257,8 @@ class _Imports:
         )
         count = len(sys.modules)
         if count != self._modules and is_noting():
-            if not any(map(_is_initializing, (*_READERS, *_METHODS))):
+            begun = (sys.modules[package] for package in (*_READERS, *_METHODS) if package in sys.modules)
+            if not any(map(_is_initializing, begun)):
                 self._modules = count
             known = {id(reader) for reader in (*_readers, *self._added)}
             fresh = [reader for reader in _find_known_readers() if id(reader) not in known]
@@ -293,12 +294,13 @@ def _find_known_readers() -> Iterator[Reader]:
 
 def _find_loaded_module(package: str) -> ModuleType | None:
     """Return a module that has been imported to its end."""
-    return None if _is_initializing(package) else sys.modules.get(package)
+    module = sys.modules.get(package)
+    return None if module is None or _is_initializing(module) else module
 
 
-def _is_initializing(package: str) -> bool:
+def _is_initializing(module: ModuleType) -> bool:
     """Return whether the import of a module has begun and not ended."""
-    return getattr(getattr(sys.modules.get(package), "__spec__", None), "_initializing", False) is True
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
 def _make(module: ModuleType, name: str) -> Reader | None:
