@@ -1,18 +1,23 @@
 """What recording costs: each loop with and without recording, alternating, the least of several rounds, and the median of their ratios.
 
-    python bench/overhead.py [--row NAME] [--capture LEVEL] [--rounds N] [--samples N]
+    python bench/overhead.py [--row NAME] [--capture LEVEL] [--processes N] [--rounds N] [--samples N]
 
 A row is one loop: of the user's own (`run.loader`, `run.model`), or `audit run` beside the loop that people write.
 `--list` prints the rows. CPU time of all processes and the clock are both measured; CPU time is the figure to trust
 on a machine that does something else besides. `--calls` counts Python calls per sample instead (rows without workers).
+
+Rounds are made in several new processes: a process uses the same physical memory for sample after sample, and how well that fits
+into the processor's caches makes the same loop up to 5 % faster or slower for as long as the process lives.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -71,7 +76,8 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--row", action="append", help="a row's name, or its beginning; all when left out")
     options.add_argument("--capture", choices=[*NO_MODEL], action="append")
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--processes", type=int, default=4)
+    options.add_argument("--rounds", type=int, default=3, help="in each process")
     options.add_argument("--samples", type=int)
     options.add_argument("--calls", action="store_true")
     options.add_argument("--list", action="store_true")
@@ -81,6 +87,7 @@ def main() -> None:
         help="leave the stores, which make files slow to make for minutes after they are removed",
     )
     options.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "audit-bench")
+    options.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # one process of one row: its stores
     given = options.parse_args()
     if given.list:
         print("\n".join(ROWS))
@@ -88,55 +95,86 @@ def main() -> None:
     torch.set_num_threads(1)
     given.dir.mkdir(parents=True, exist_ok=True)
     chosen = [name for name in ROWS if not given.row or any(name.startswith(row) for row in given.row)]
+    if given.into is not None:
+        print(json.dumps(_measure_here(ROWS[chosen[0]], given)))
+        return
     # Nothing is removed before the end: for minutes ext4 does not use the inodes of removed files again, and making a file
     # looks at each of them, which takes longer than all else that a short recording does.
     stores = Path(tempfile.mkdtemp(dir=given.dir))
     try:
         for name in chosen:
-            _measure_row(name, ROWS[name], given, Path(tempfile.mkdtemp(dir=stores)))
+            if given.calls:
+                _print_calls(name, ROWS[name], given, stores)
+            else:
+                _measure_row(name, ROWS[name], given, stores)
     finally:
         if not given.keep:
             shutil.rmtree(stores)
 
 
-def _measure_row(name: str, row: Row, given: Any, work: Path) -> None:
-    samples = given.samples or row.samples
-    make = make_small_pictures if row.loop.task == "small" else make_pictures
-    folder = "small" if row.loop.task == "small" else "pictures"
-    images = make(given.dir / f"{folder}-{samples}", samples)
-    checkpoint = save_checkpoint(work) if row.loop.task == "resnet18" else None
+#: The clock and the CPU time of a loop, without and with recording.
+Pair = tuple[tuple[float, float], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The two loops of a row."""
+
+    images: Path
+    checkpoint: Path | None
+    work: Path
+
+    @classmethod
+    def of(cls, row: Row, given: Any, work: Path) -> Loops:
+        samples = given.samples or row.samples
+        make = make_small_pictures if row.loop.task == "small" else make_pictures
+        folder = "small" if row.loop.task == "small" else "pictures"
+        images = make(given.dir / f"{folder}-{samples}", samples)
+        return cls(images, save_checkpoint(work) if row.loop.task == "resnet18" else None, work)
+
+    def plain(self, row: Row) -> Callable[[], None]:
+        return lambda: plain_loop(row.loop, self.images, self.checkpoint)
+
+    def recorded(self, row: Row, capture: str) -> Callable[[], None]:
+        if row.is_command:
+            return lambda: command(self.images, self.checkpoint, capture, row.loop.workers, self.work)
+        return lambda: recorded_loop(row.loop, self.images, self.checkpoint, capture, self.work)
+
+
+def _measure_row(name: str, row: Row, given: Any, stores: Path) -> None:
+    pairs: dict[str, list[Pair]] = {capture: [] for capture in given.capture or row.targets}
+    Loops.of(row, given, Path(tempfile.mkdtemp(dir=stores)))  # makes the pictures, which is not to be measured
+    for _ in range(given.processes):
+        command = [sys.executable, __file__, "--row", name, "--rounds", str(given.rounds), "--dir", str(given.dir)]
+        command += ["--into", tempfile.mkdtemp(dir=stores)]
+        command += [] if given.samples is None else ["--samples", str(given.samples)]
+        command += [word for capture in pairs for word in ("--capture", capture)]
+        made = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        for capture, found in json.loads(made.splitlines()[-1]).items():
+            pairs[capture] += found
+    for capture, found in pairs.items():
+        _print_row(name, capture, row.targets[capture], found, given.samples or row.samples)
+
+
+def _measure_here(row: Row, given: Any) -> dict[str, list[Pair]]:
+    """Measure a row in this process; the first round of each level is not counted."""
+    loops = Loops.of(row, given, given.into)
+    store = given.into / "lineage"
+    plain = loops.plain(row)
+    pairs: dict[str, list[Pair]] = {}
     for capture in given.capture or row.targets:
-        plain = lambda: plain_loop(row.loop, images, checkpoint)  # noqa: E731
-        recorded = _make_recorded(row, images, checkpoint, capture, work)
-        if given.calls:
-            print(f"{name:16s} {capture:8s} {_count_calls(recorded, plain) / samples:.0f} calls a sample", flush=True)
-        else:
-            _compare(name, capture, row.targets[capture], given.rounds, samples, plain, recorded, work / "lineage")
+        recorded = loops.recorded(row, capture)
+        found = pairs[capture] = []
+        for number in range(1 + given.rounds):
+            # In turns first and second: the machine may become slower from one minute to the next.
+            taken = {loop: measure(loop) for loop in ((plain, recorded) if number % 2 else (recorded, plain))}
+            found.append((taken[plain], taken[recorded]))
+            store.rename(store.with_name(f"{store.name}-{capture}-{number}"))
+        del found[0]
+    return pairs
 
 
-def _make_recorded(row: Row, images: Path, checkpoint: Path | None, capture: str, work: Path) -> Callable[[], None]:
-    if row.is_command:
-        return lambda: command(images, checkpoint, capture, row.loop.workers, work)
-    return lambda: recorded_loop(row.loop, images, checkpoint, capture, work)
-
-
-def _compare(
-    name: str,
-    capture: str,
-    target: float,
-    rounds: int,
-    samples: int,
-    plain: Callable[[], None],
-    recorded: Callable[[], None],
-    store: Path,
-) -> None:
-    pairs = []
-    for number in range(1 + rounds):
-        # In turns first and second: the machine may become slower from one minute to the next.
-        taken = {loop: measure(loop) for loop in ((plain, recorded) if number % 2 else (recorded, plain))}
-        pairs.append((taken[plain], taken[recorded]))
-        store.rename(store.with_name(f"{store.name}-{capture}-{number}"))
-    del pairs[0]
+def _print_row(name: str, capture: str, target: float, pairs: list[Pair], samples: int) -> None:
     plain_wall, plain_cpu = (min(pair[0][n] for pair in pairs) for n in (0, 1))
     wall, cpu = (min(pair[1][n] for pair in pairs) for n in (0, 1))
     middle_wall, middle_cpu = (median(pair[1][n] / pair[0][n] for pair in pairs) for n in (0, 1))
@@ -147,6 +185,13 @@ def _compare(
         f"  (plain {plain_cpu / samples * 1000:.3f} ms a sample, recording {(cpu - plain_cpu) / samples * 1000:+.3f})",
         flush=True,
     )
+
+
+def _print_calls(name: str, row: Row, given: Any, stores: Path) -> None:
+    loops = Loops.of(row, given, Path(tempfile.mkdtemp(dir=stores)))
+    for capture in given.capture or row.targets:
+        counted = _count_calls(loops.recorded(row, capture), loops.plain(row))
+        print(f"{name:16s} {capture:8s} {counted / (given.samples or row.samples):.0f} calls a sample", flush=True)
 
 
 def measure(loop: Callable[[], Any]) -> tuple[float, float]:
