@@ -38,27 +38,23 @@ class StampedRows:
         """Return the rows as tables of the store."""
         return tables_of([self])
 
-    def read_lists(self) -> Mapping[str, Columns] | None:
-        """Return the rows as they were gathered; None where they were packed as tables."""
+    def read_lists(self) -> Mapping[str, Columns]:
+        """Return the rows as they were gathered."""
         return self.gathered if self.gathered is not None else wire.unpack_lists(self.packed)
 
     def unstamped_tables(self) -> dict[str, pa.Table]:
         """Return the rows without what only the main process knows."""
-        return wire.unpack(self.packed) if self.gathered is None else wire.to_tables(self.gathered)
+        return wire.to_tables(self.read_lists())
 
 
 def tables_of(batches: Sequence[StampedRows]) -> dict[str, pa.Table]:
     """Return the rows of several batches as tables of the store, in the order of the batches."""
     if len({batch.stamp.indices is None for batch in batches}) > 1:
         return join_stamped_tables([batch.tables() for batch in batches])
-    gathered = [rows for batch in batches if (rows := batch.read_lists()) is not None]
-    if len(gathered) == len(batches):
-        counts = {name: [rows[name].rows for rows in gathered] for name in gathered[0]}
-        tables = wire.to_tables({name: Columns.join([rows[name] for rows in gathered]) for name in gathered[0]})
-    else:
-        each = [batch.unstamped_tables() for batch in batches]
-        tables = join_stamped_tables(each)
-        counts = {name: [one[name].num_rows if name in one else 0 for one in each] for name in tables}
+    each = [batch.read_lists() for batch in batches]
+    names = dict.fromkeys(name for rows in each for name in rows)
+    counts = {name: [rows[name].rows if name in rows else 0 for rows in each] for name in names}
+    tables = wire.to_tables({name: Columns.join([rows[name] for rows in each if name in rows]) for name in names})
     stamps = [batch.stamp for batch in batches]
     return {name: wire.stamp_rows(name, table, stamps, counts[name]) for name, table in tables.items()}
 

@@ -1,9 +1,9 @@
 """Rows of one batch as one buffer, in which they cross a process boundary.
 
-A worker gathers rows in `Columns` and packs them into one block of bytes. With payloads they are Arrow streams, which
-the main process unpacks without a copy. Without, they are pickled lists: to make tables of one batch's few rows takes several
-times as long, and the main process makes them of many batches at once. What only the main process knows (run, epoch, batch
-number, how often an index was drawn) is stamped on there.
+A worker gathers rows in `Columns`, and packs their values into one block of bytes: pickled lists, and the payloads behind them, which
+are not copied again. To make Arrow tables of one batch's few rows would take the worker several times as long; the main process
+makes them of many batches at once. What only the main process knows (run, epoch, batch number, how often an index was
+drawn) is stamped on there.
 """
 
 from __future__ import annotations
@@ -17,30 +17,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from audit.records import Columns
 from audit.store.arrow_columns import array_of, constant_column, null_column
 from audit.store.schema import SCHEMAS
 
 _STAMPED_COLUMNS = {"run_id", "epoch", "visit", "batch"}
-#: A table's name, the length of its stream, and that of the payloads behind it.
-_HEADER = struct.Struct("<16sQQ")
+#: The table with payloads, and the column that they are in.
+_PAYLOADS = "payloads"
 _BLOBS = "data"
 #: A payload of at least so many bytes is not copied where it need not be.
 _LARGE_BLOB = 16_384
 _LONGEST = np.iinfo(np.int32).max
-#: What pickled lists begin with; Arrow streams have the name of a table there.
-_PICKLED = pickle.PROTO
 
 
 def _packed_schema(table: str) -> pa.Schema:
-    # Payloads are not part of the stream, which has their lengths: each is copied once, to where it is wanted.
-    fields = [
-        field if field.name != _BLOBS else pa.field(_BLOBS, pa.int64())
-        for field in SCHEMAS[table]
-        if field.name not in _STAMPED_COLUMNS
-    ]
+    fields = [field for field in SCHEMAS[table] if field.name not in _STAMPED_COLUMNS]
     if table != "samples" and "index" in SCHEMAS[table].names and "position" not in SCHEMAS[table].names:
         # The place in the batch is how a row finds its visit number again.
         fields.append(pa.field("position", pa.int32()))
@@ -67,54 +59,76 @@ def columns(table: str) -> Columns:
 
 
 def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearray) -> Any:
-    """Return the rows as bytes in memory that `allocate` gives.
-
-    They are pickled lists where there are no payloads, else for each table its name, an Arrow stream and its payloads.
-    """
-    lists = None if "payloads" in tables and tables["payloads"].rows else _pickle(tables)
-    if lists is not None:
-        packed = allocate(len(lists))
-        memoryview(packed)[:] = lists
-        return packed
-    streams = [
-        (name, _record_batch(name, rows), rows.data.get(_BLOBS, ())) for name, rows in tables.items() if rows.rows
-    ]
-    sizes = [(_stream_size(record), sum(map(len, filter(None, blobs)))) for _, record, blobs in streams]
-    packed = allocate(sum(_HEADER.size + size + payload for size, payload in sizes))
-    view, at = memoryview(packed), 0
-    for (name, record, blobs), (size, payload) in zip(streams, sizes, strict=True):
-        _HEADER.pack_into(view, at, name.encode(), size, payload)
-        at += _HEADER.size
-        _write_stream(pa.FixedSizeBufferWriter(pa.py_buffer(view[at : at + size])), record)
-        at += size
-        for blob in filter(None, blobs):
-            view[at : at + len(blob)] = blob
-            at += len(blob)
+    """Return the rows as bytes in memory that `allocate` gives."""
+    payloads = tables.get(_PAYLOADS)
+    blobs = payloads.data[_BLOBS] if payloads is not None and payloads.rows else []
+    lists = _pickle(tables, [None if blob is None else len(blob) for blob in blobs])
+    packed = allocate(len(lists) + sum(map(len, filter(None, blobs))))
+    view, at = memoryview(packed), len(lists)
+    view[:at] = lists
+    for blob in filter(None, blobs):
+        view[at : at + len(blob)] = blob
+        at += len(blob)
     return packed
 
 
-class _PlainPickler(pickle.Pickler):
-    """Pickles numbers, texts and containers of Python's own alone: another process may not have the class of anything else."""
-
-    def reducer_override(self, value: Any) -> Any:
-        raise pickle.PicklingError(f"a value is of the class {type(value).__qualname__}")
-
-
-def _pickle(tables: Mapping[str, Columns]) -> bytes | None:
-    """Return the rows pickled; None where a value is not one of Python's own, such as a name that is of a subclass of `str`."""
+def _pickle(tables: Mapping[str, Columns], lengths: list[int | None]) -> bytes:
+    """Return the rows without the payloads, of which these are the lengths."""
+    states = {name: rows.state for name, rows in tables.items()}
+    if lengths:
+        names, columns, *rest = states[_PAYLOADS]
+        states[_PAYLOADS] = names, {**columns, _BLOBS: lengths}, *rest
     packed = io.BytesIO()
-    try:
-        _PlainPickler(packed, pickle.HIGHEST_PROTOCOL).dump({name: rows.state for name, rows in tables.items()})
-    except pickle.PicklingError:
-        return None
+    _PlainPickler(packed, pickle.HIGHEST_PROTOCOL).dump(states)
     return packed.getvalue()
 
 
-def unpack_lists(packed: Any) -> dict[str, Columns] | None:
-    """Return the rows as they were gathered; None where `pack` made Arrow streams of them."""
-    if bytes(memoryview(packed)[:1]) != _PICKLED:
-        return None
-    return {name: Columns.from_state(state) for name, state in pickle.loads(packed).items()}
+#: What rows consist of, and what makes a value of each from one of a subclass, whatever that says of itself.
+_PLAIN_TYPES: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: bytes.__bytes__,
+    tuple: tuple,
+    list: list,
+}
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles values of subclasses as those of Python's own classes: another process may not have the subclass."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if value is bool or (isinstance(value, type) and value in _PLAIN_TYPES):
+            return NotImplemented
+        if isinstance(value, (np.generic, np.ndarray)):
+            plain = value.tolist()
+        else:
+            plain = next((make(value) for kind, make in _PLAIN_TYPES.items() if isinstance(value, kind)), None)
+        if type(plain) is not bool and type(plain) not in _PLAIN_TYPES:
+            raise pickle.PicklingError(f"a row has a value of the class {type(value).__qualname__}")
+        return type(plain), (plain,)
+
+
+def unpack_lists(packed: Any) -> dict[str, Columns]:
+    """Return the rows as they were gathered. Large payloads stay in the memory of `packed`."""
+    view = memoryview(packed)
+    if not view:
+        return {}
+    tables = {name: Columns.from_state(state) for name, state in pickle.loads(view).items()}
+    payloads = tables.get(_PAYLOADS)
+    if payloads is not None and payloads.rows:
+        payloads.data[_BLOBS] = _cut(view, payloads.data[_BLOBS])
+    return tables
+
+
+def _cut(view: memoryview, lengths: Sequence[int | None]) -> list[Any]:
+    """Return the payloads at the end of packed rows."""
+    at, found = len(view) - sum(filter(None, lengths)), []
+    for length in lengths:
+        part = None if length is None else view[at : at + length]
+        at += length or 0
+        found.append(bytes(part) if part is not None and len(part) < _LARGE_BLOB else part)
+    return found
 
 
 def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
@@ -130,33 +144,25 @@ def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
     return found
 
 
-def _borrow_blobs(blobs: Sequence[bytes | None]) -> pa.ChunkedArray:
-    """Return payloads as a column: large ones where they lie, small ones one behind the other."""
-    if max(map(len, filter(None, blobs)), default=0) < _LARGE_BLOB:
-        return pa.chunked_array([array_of(blobs, pa.binary())])
+def _borrow_blobs(blobs: Sequence[Any]) -> pa.ChunkedArray:
+    """Return payloads as a column: large ones where they lie, small ones one behind the other, as far as 32-bit offsets reach."""
     chunks: list[pa.Array] = []
     small: list[bytes | None] = []
+    size = 0
     for blob in blobs:
-        if blob is None or len(blob) < _LARGE_BLOB:
-            small.append(blob)
-            continue
-        if small:
+        length = 0 if blob is None else len(blob)
+        if small and (length >= _LARGE_BLOB or size + length > _LONGEST):
             chunks.append(array_of(small, pa.binary()))
-            small = []
-        ends = pa.py_buffer(struct.pack("=ii", 0, len(blob)))
-        chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(blob)]))
+            small, size = [], 0
+        if length >= _LARGE_BLOB:
+            ends = pa.py_buffer(struct.pack("=ii", 0, length))
+            chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(blob)]))
+        else:
+            small.append(blob)
+            size += length
     if small:
         chunks.append(array_of(small, pa.binary()))
     return pa.chunked_array(chunks, pa.binary())
-
-
-def _record_batch(name: str, rows: Columns) -> pa.RecordBatch:
-    schema = PACKED_SCHEMAS[name]
-    arrays = [
-        _column(rows, field) if field.name != _BLOBS else array_of(_lengths(rows.data[_BLOBS]), field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(rows: Columns, field: pa.Field) -> pa.Array:
@@ -164,57 +170,9 @@ def _column(rows: Columns, field: pa.Field) -> pa.Array:
     return null_column(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
 
 
-def _lengths(blobs: Sequence[bytes | None]) -> list[int | None]:
-    return [None if blob is None else len(blob) for blob in blobs]
-
-
-def _stream_size(record: pa.RecordBatch) -> int:
-    sink = pa.MockOutputStream()
-    _write_stream(sink, record)
-    return int(sink.size())
-
-
-def _write_stream(sink: Any, record: pa.RecordBatch) -> None:
-    with pa.ipc.new_stream(sink, record.schema) as stream:
-        stream.write_batch(record)
-
-
-def unpack(buffer: Any) -> dict[str, pa.Table]:
-    """Return what `pack` packed as tables, which may borrow the buffer's memory."""
-    lists = unpack_lists(buffer)
-    if lists is not None:
-        return to_tables(lists)
-    whole = pa.py_buffer(buffer)
-    tables: dict[str, pa.Table] = {}
-    at = 0
-    while at < whole.size:
-        name, size, payload = _HEADER.unpack(whole.slice(at, _HEADER.size).to_pybytes())
-        at += _HEADER.size
-        with pa.ipc.open_stream(whole.slice(at, size)) as stream:
-            table = stream.read_all()
-        at += size
-        if _BLOBS in table.column_names:
-            blobs = _blobs(table[_BLOBS].combine_chunks(), whole.slice(at, payload))
-            table = table.set_column(table.schema.get_field_index(_BLOBS), _BLOBS, blobs)
-        at += payload
-        tables[name.rstrip(b"\0").decode()] = table
-    return tables
-
-
-def _blobs(lengths: pa.Array, joined: pa.Buffer) -> pa.ChunkedArray:
-    """Return the payloads of these lengths, one behind the other in `joined`: in pieces that 32-bit offsets can reach."""
-    ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(), dtype=np.int64)
-    pieces, first, begun = [], 0, 0
-    while first < len(lengths):
-        last = max(first + 1, int(np.searchsorted(ends, begun + _LONGEST, side="right")))
-        offsets = np.concatenate(([0], ends[first:last] - begun)).astype(np.int32)
-        valid = lengths.slice(first, last - first).is_valid()
-        piece = pa.Array.from_buffers(
-            pa.binary(), last - first, [valid.buffers()[1], pa.py_buffer(offsets), joined.slice(begun)]
-        )
-        pieces.append(piece)
-        first, begun = last, int(ends[last - 1])
-    return pa.chunked_array(pieces, pa.binary())
+def unpack(packed: Any) -> dict[str, pa.Table]:
+    """Return what `pack` packed as tables; they may borrow the memory of `packed`."""
+    return to_tables(unpack_lists(packed))
 
 
 @dataclass(frozen=True, slots=True)

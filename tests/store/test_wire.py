@@ -1,10 +1,14 @@
-"""Rows that a worker sends are those that it gathered: as pickled lists, or as Arrow streams where lists cannot carry them."""
+"""Rows that a worker sends are those that it gathered."""
 
 from __future__ import annotations
 
+import pickle
+from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +20,10 @@ from audit.store.stamped_rows import StampedRows, tables_of
 
 class _Name(str):
     """A name of a class of the user's own."""
+
+
+class _Number(IntEnum):
+    TWO = 2
 
 
 _texts = st.one_of(st.none(), st.text(max_size=5), st.builds(_Name, st.text(max_size=5)))
@@ -63,10 +71,55 @@ def test_batches_that_travelled_become_the_same_tables(batches: list[tuple[list[
 
 
 @pytest.mark.parametrize(
-    ("row", "is_list"),
-    [(("a", 1.0, None), True), ((_Name("a"), 1.0, None), False), (("a", 1.0, (b"blob",)), False)],
-    ids=["plain", "class of the user's own", "payload"],
+    ("column", "value", "expected"),
+    [
+        ("source", _Name("a"), "a"),
+        ("source", np.str_("a"), "a"),
+        ("label", _Number.TWO, 2),
+        ("label", np.int16(2), 2),
+        ("source_bytes", True, True),
+    ],
+    ids=repr,
 )
-def test_only_plain_rows_without_payloads_are_pickled(row: tuple[Any, ...], is_list: bool) -> None:
-    found = wire.unpack_lists(wire.pack(_gather([row])))
-    assert (found is not None) == is_list
+def test_values_of_subclasses_travel_as_what_they_are_of(column: str, value: Any, expected: Any) -> None:
+    rows = wire.columns("samples")
+    rows.add(**{"index": 0, "position": 0, column: value})
+    [found] = wire.unpack_lists(wire.pack({"samples": rows}))["samples"].data[column]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_shapes_travel_as_tuples() -> None:
+    rows = wire.columns("stage_outputs")
+    for shape in (torch.Size([3, 4]), np.array([3, 4]), (3, 4)):
+        rows.add(index=0, position=0, shape=shape)
+    packed = wire.pack({"stage_outputs": rows})
+    assert wire.unpack_lists(packed)["stage_outputs"].data["shape"] == [(3, 4), [3, 4], (3, 4)]
+    assert wire.unpack(packed)["stage_outputs"]["shape"].to_pylist() == [[3, 4]] * 3
+
+
+class _Trap(str):
+    """A text that would run code in the process that receives it."""
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return exec, ("raise RuntimeError('code ran')",)
+
+
+def test_no_code_of_a_value_runs_where_it_arrives() -> None:
+    rows = wire.columns("samples")
+    rows.add(index=0, position=0, source=_Trap("a"))
+    assert wire.unpack_lists(wire.pack({"samples": rows}))["samples"].data["source"] == ["a"]
+    rows.add(index=1, position=1, source=_Number)
+    with pytest.raises(pickle.PicklingError, match="a value of the class EnumType"):
+        wire.pack({"samples": rows})
+
+
+def test_large_payloads_stay_where_they_arrived() -> None:
+    rows = wire.columns("payloads")
+    for place, blob in enumerate([b"small", None, bytes(20_000), b""]):
+        rows.add(index=place, position=place, data=blob)
+    packed = wire.pack({"payloads": rows})
+    small, nothing, large, empty = wire.unpack_lists(packed)["payloads"].data["data"]
+    assert (small, nothing, empty) == (b"small", None, b"")
+    packed[-1] = 7
+    assert bytes(large) == bytes(19_999) + b"\7"
