@@ -132,10 +132,10 @@ class Loops:
         images = make(given.dir / f"{folder}-{samples}", samples)
         return cls(images, save_checkpoint(work) if row.loop.task == "resnet18" else None, work)
 
-    def plain(self, row: Row) -> Callable[[], None]:
+    def make_plain(self, row: Row) -> Callable[[], None]:
         return lambda: plain_loop(row.loop, self.images, self.checkpoint)
 
-    def recorded(self, row: Row, capture: str) -> Callable[[], None]:
+    def make_recorded(self, row: Row, capture: str) -> Callable[[], None]:
         if row.is_command:
             return lambda: command(self.images, self.checkpoint, capture, row.loop.workers, self.work)
         return lambda: recorded_loop(row.loop, self.images, self.checkpoint, capture, self.work)
@@ -160,10 +160,10 @@ def _measure_here(row: Row, given: Any) -> dict[str, list[Pair]]:
     """Measure a row in this process; the first round of each level is not counted."""
     loops = Loops.of(row, given, given.into)
     store = given.into / "lineage"
-    plain = loops.plain(row)
+    plain = loops.make_plain(row)
     pairs: dict[str, list[Pair]] = {}
     for capture in given.capture or row.targets:
-        recorded = loops.recorded(row, capture)
+        recorded = loops.make_recorded(row, capture)
         found = pairs[capture] = []
         for number in range(1 + given.rounds):
             # In turns first and second: the machine may become slower from one minute to the next.
@@ -190,7 +190,7 @@ def _print_row(name: str, capture: str, target: float, pairs: list[Pair], sample
 def _print_calls(name: str, row: Row, given: Any, stores: Path) -> None:
     loops = Loops.of(row, given, Path(tempfile.mkdtemp(dir=stores)))
     for capture in given.capture or row.targets:
-        counted = _count_calls(loops.recorded(row, capture), loops.plain(row))
+        counted = _count_calls(loops.make_recorded(row, capture), loops.make_plain(row))
         print(f"{name:16s} {capture:8s} {counted / (given.samples or row.samples):.0f} calls a sample", flush=True)
 
 
