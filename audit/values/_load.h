@@ -69,11 +69,11 @@ static PyObject *read_file(PyObject *loader, PyObject *path) {
 /* Whether the loader of a visit is called as nearly always; -1 for an error. `rows` is a reference of its own where it is set. */
 static int is_usual_load(PyObject *loader, PyObject *visit, PyObject *given, PyObject *named, PyObject **rows) {
     *rows = NULL;
-    if (PyTuple_Size(given) != 1 || PyDict_Size(named) || !PyUnicode_CheckExact(PyTuple_GetItem(given, 0))) return 0;
+    if (!is_visit(visit) || PyTuple_Size(given) != 1 || PyDict_Size(named) || !PyUnicode_CheckExact(PyTuple_GetItem(given, 0))) return 0;
     int is = is_unfollowed(visit, A_HAS_CALLS);
     if (is != 1 || (is = attribute_is(visit, load_names[L_BYTES], Py_None)) != 1) return is;
-    if ((is = is_at(visit, A_LEVEL, verify_level)) != 0) return is < 0 ? is : 0;
-    if (!(*rows = get(visit, A_ROWS))) return -1;
+    if (field(visit, F_LEVEL) == verify_level) return 0;
+    *rows = new_ref(field(visit, F_ROWS));
     if (!PyDict_Check(*rows) || (is = PyDict_Contains(*rows, number_zero)) != 0) return is < 0 ? is : 0;
     PyObject *backend = PyObject_CallNoArgs(PyTuple_GetItem(loader, BACKEND));
     is = !backend ? -1 : PyUnicode_Check(backend) && PyUnicode_CompareWithASCIIString(backend, "PIL") == 0;
@@ -118,16 +118,17 @@ static int note_loaded(PyObject *plan, PyObject *visit, PyObject *rows, PyObject
 static PyObject *py_note_load(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 4 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != PLANNED)
         return PyErr_SetString(PyExc_TypeError, "note_load takes a plan, a visit, a value and a number of nanoseconds"), NULL;
-    PyObject *plan = args[0], *visit = args[1], *value = args[2], *rows = get(visit, A_ROWS), *facts = NULL;
+    if (!is_visit(args[1])) Py_RETURN_FALSE;
+    PyObject *plan = args[0], *visit = args[1], *value = args[2], *rows = new_ref(field(visit, F_ROWS)), *facts = NULL;
     long long spent = PyLong_AsLongLong(args[3]), begun = nanoseconds();
-    int is = rows && PyDict_Check(rows) && PyDict_Contains(rows, number_zero) == 0 && is_unfollowed(visit, A_HAS_CALLS) == 1 &&
-             is_at(visit, A_LEVEL, verify_level) == 0 && (facts = facts_of_output(plan, value)) && facts != Py_None;
+    int is = PyDict_Check(rows) && PyDict_Contains(rows, number_zero) == 0 && is_unfollowed(visit, A_HAS_CALLS) == 1 &&
+             field(visit, F_LEVEL) != verify_level && (facts = facts_of_output(plan, value)) && facts != Py_None;
     if (is && PyObject_SetAttr(visit, load_names[L_LOAD], value) == 0)
         is = note_output(plan, visit, rows, Py_None, value, new_ref(facts), spent, begun) == 0;
     else is = 0;
     PyErr_Clear();
     Py_XDECREF(facts);
-    Py_XDECREF(rows);
+    Py_DECREF(rows);
     return PyBool_FromLong(is);
 }
 

@@ -863,6 +863,7 @@ static PyObject *py_loops(PyObject *self, PyObject *args) {
     return PyLong_FromLong(before);
 }
 
+#include "_state.h"
 #include "_stage.h"
 #include "_load.h"
 #include "_sha.h"
@@ -912,7 +913,7 @@ static int prepare(PyObject *module) {
 #endif
     wide_loops = widest_loops();
     fill_crc_tables();
-    return prepare_stages() | prepare_loads() | prepare_rows() | prepare_visits();
+    return prepare_state(module) | prepare_stages() | prepare_loads() | prepare_rows() | prepare_visits();
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};

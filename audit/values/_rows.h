@@ -9,11 +9,9 @@ enum { STAGE_NAMES, CLASSES, WORKER, SHA256, FOLDER_OF, WIDTHS, GATHERING };
 enum { SAMPLE_WIDTH = 14, SOURCE_WIDTH = 9, FACTS_WIDTH = 12, OUTPUT_WIDTH = 9 + FACTS_WIDTH, PAYLOAD_WIDTH = 7 };
 enum { TO_SAMPLES, TO_SOURCES, TO_OUTPUTS, TO_PAYLOADS, TO_INDICES, TO_DIGESTS, TO_LAST_ROWS, TO_LABELS, TO_TARGETS, TO_ROUTES, TO_OK, LISTS };
 
-enum { R_VISIT, R_LABEL, R_ERROR, R_OPENED, R_ROWS, R_BYTES, R_DATA, R_DIGEST, R_LAST, R_ROUTE, R_FACTS, R_CHANGED, R_PARAMS, R_TIME, R_TARGET,
-       R_PREVIEW, R_FULL, R_SHARED, R_MEDIA, R_CONTENT, R_ENCODING, R_HEX, R_COUNT };
+enum { R_VISIT, R_LABEL, R_ERROR, R_OPENED, R_ROWS, R_BYTES, R_DATA, R_DIGEST, R_LAST, R_ROUTE, R_MEDIA, R_CONTENT, R_ENCODING, R_HEX, R_COUNT };
 static const char *const row_texts[R_COUNT] = {
-    "visit", "label", "error", "opened", "rows", "source_bytes", "_source_data", "_source_digest", "_digest", "route", "facts", "changed",
-    "params", "microseconds", "target", "preview", "full", "shared", "media_type", "data", "encoding", "hexdigest"};
+    "visit", "label", "error", "opened", "rows", "source_bytes", "_source_data", "_source_digest", "_digest", "route", "media_type", "data", "encoding", "hexdigest"};
 enum { TEXT_OK, TEXT_NONE, TEXT_PREVIEW, TEXT_FULL, TEXT_COUNT };
 static const char *const word_texts[TEXT_COUNT] = {"ok", "none", "preview", "full"};
 static PyObject *row_names[R_COUNT], *row_words[TEXT_COUNT];
@@ -144,19 +142,16 @@ static int add_payloads(PyObject *to, PyObject *const *key, PyObject *kind, PyOb
 
 /* The row of one stage of a visit, and its payloads, as `Row.write` does; 0, or -1 for an error. */
 static int add_output(PyObject *lists, PyObject *const *key, PyObject *name, PyObject *row) {
-    static const int wanted[] = {R_FACTS, R_CHANGED, R_PARAMS, R_TIME, R_TARGET, R_PREVIEW, R_FULL, R_SHARED};
-    PyObject *found[8], *to = PyTuple_GetItem(lists, TO_OUTPUTS);
-    int good = 0;
-    for (int i = 0; i < 8; i++) good |= !(found[i] = PyObject_GetAttr(row, row_names[wanted[i]]));
-    if (good == 0 && PyTuple_Check(found[0]) && PyTuple_Size(found[0]) == FACTS_WIDTH) {
-        PyObject *level = row_words[found[6] != Py_None ? TEXT_FULL : found[5] != Py_None ? TEXT_PREVIEW : TEXT_NONE];
-        PyObject *first[9] = {key[0], key[1], key[2], name, found[1], found[2], found[3], level, found[4]};
-        good = append_all(to, first, 9);
-        for (int i = 0; good == 0 && i < FACTS_WIDTH; i++) good = PyList_Append(to, PyTuple_GetItem(found[0], i));
-        if (good == 0 && found[7] == Py_False)
-            good = add_payloads(PyTuple_GetItem(lists, TO_PAYLOADS), key, PyTuple_GetItem(found[0], 0), found[5], found[6]);
-    } else good = -1;
-    for (int i = 0; i < 8; i++) Py_XDECREF(found[i]);
+    PyObject *to = PyTuple_GetItem(lists, TO_OUTPUTS), *facts, *preview, *full;
+    if (!is_row(row) || !PyTuple_Check(facts = row_field(row, W_FACTS)) || PyTuple_Size(facts) != FACTS_WIDTH) return -1;
+    preview = row_field(row, W_PREVIEW), full = row_field(row, W_FULL);
+    PyObject *level = row_words[full != Py_None ? TEXT_FULL : preview != Py_None ? TEXT_PREVIEW : TEXT_NONE];
+    PyObject *first[9] = {key[0], key[1], key[2], name, row_field(row, W_CHANGED), row_field(row, W_PARAMS), row_field(row, W_TIME), level,
+                          row_field(row, W_TARGET)};
+    int good = append_all(to, first, 9);
+    for (int i = 0; good == 0 && i < FACTS_WIDTH; i++) good = PyList_Append(to, PyTuple_GetItem(facts, i));
+    if (good == 0 && row_field(row, W_SHARED) == Py_False)
+        good = add_payloads(PyTuple_GetItem(lists, TO_PAYLOADS), key, PyTuple_GetItem(facts, 0), preview, full);
     return good ? -1 : 0;
 }
 

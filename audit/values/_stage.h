@@ -7,13 +7,10 @@
 /* What is the same for every call of a stage, a tuple; see recorders/visit/planned_stage.py. */
 enum { SLOW, ORDINAL, NAME, NOTE, ROW, SINGLE, BY_TYPE, TENSOR_KIND, TORCH, IMAGE_KIND, PILLOW, KEEPS_PIXELS, PLANNED };
 
-/* Attributes of a visit, its rows and its notes. */
-enum { A_VALUE, A_DIGEST, A_LAST, A_ROWS, A_LEVEL, A_FOLLOWER, A_HAS_CALLS, A_CHANGES, A_ACTIVITY, A_OVERHEAD, A_PASSED, A_RAN, A_PLACE,
-       A_VERSION, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_FAIL_LOAD, A_NOTE, A_KEEP, A_CHECK_NONE, A_FACTS, A_PIXELS, A_COUNT };
+/* Attributes of a visit, its rows and its notes, beside its members. */
+enum { A_HAS_CALLS, A_CHANGES, A_PLACE, A_COUNTED, A_IS_INFERENCE, A_FAIL, A_FAIL_LOAD, A_NOTE, A_KEEP, A_CHECK_NONE, A_PIXELS, A_COUNT };
 static const char *const attribute_texts[A_COUNT] = {
-    "_value", "_digest", "_last", "rows", "_level", "follower", "has_calls", "changes_in_place", "activity", "_overhead", "_passed", "_ran",
-    "place", "version", "_version", "is_inference", "fail", "fail_load", "_note", "_keep", "check_none", "facts",
-    "_im"};
+    "has_calls", "changes_in_place", "place", "_version", "is_inference", "fail", "fail_load", "_note", "_keep", "check_none", "_im"};
 static PyObject *attribute_names[A_COUNT], *verify_level, *digest_level, *number_zero;
 
 static int prepare_stages(void) {
@@ -40,20 +37,14 @@ static long long nanoseconds(void) {
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static long long overhead_of(PyObject *visit) {
-    PyObject *found = get(visit, A_OVERHEAD);
-    long long spent = found ? PyLong_AsLongLong(found) : -1;
-    Py_XDECREF(found);
-    return spent;
-}
+static long long overhead_of(PyObject *visit) { return ((VisitState *)visit)->overhead; }
 
 /* Whether an attribute is this object; -1 for an error. */
 static int is_at(PyObject *of, int name, PyObject *wanted) { return attribute_is(of, attribute_names[name], wanted); }
 
 /* Whether the visit has no follower, or one of which an attribute is False; -1 for an error. */
 static int is_unfollowed(PyObject *visit, int name) {
-    PyObject *follower = get(visit, A_FOLLOWER);
-    if (!follower) return -1;
+    PyObject *follower = new_ref(field(visit, F_FOLLOWER));
     int is = follower == Py_None ? 1 : is_at(follower, name, Py_False);
     Py_DECREF(follower);
     return is;
@@ -61,15 +52,15 @@ static int is_unfollowed(PyObject *visit, int name) {
 
 /* Whether a value is the last stage's output as it was described, so that its digest is known; -1 for an error. */
 static int is_last_output(PyObject *visit, PyObject *value, PyObject *last) {
-    if (last == Py_None || is_at(visit, A_VALUE, value) != 1) return PyErr_Occurred() ? -1 : 0;
-    PyObject *version = get(last, A_VERSION), *now = NULL;
+    if (!is_row(last) || field(visit, F_VALUE) != value) return 0;
+    PyObject *version = new_ref(row_field(last, W_VERSION)), *now = NULL;
     int is = -1;
     if (version == Py_None) {
         is = is_unfollowed(visit, A_CHANGES); /* arrays and pictures do not count their changes */
-    } else if (version && (now = get(value, A_COUNTED))) {
+    } else if ((now = get(value, A_COUNTED))) {
         is = PyObject_RichCompareBool(now, version, Py_EQ);
     }
-    Py_XDECREF(version);
+    Py_DECREF(version);
     Py_XDECREF(now);
     return is;
 }
@@ -85,8 +76,8 @@ static int is_usual(PyObject *plan, PyObject *visit, PyObject *given, PyObject *
     PyObject *value = PyTuple_GetItem(given, 0);
     int is = PyTuple_Check(value) ? 0 : PySet_Contains(PyTuple_GetItem(plan, SINGLE), (PyObject *)Py_TYPE(value));
     if (is != 1 || (is = is_unfollowed(visit, A_HAS_CALLS)) != 1) return is;
-    if ((is = is_at(visit, A_LEVEL, verify_level)) != 0) return is < 0 ? is : 0;
-    if (!(b->rows = get(visit, A_ROWS)) || !(b->last = get(visit, A_LAST)) || !(b->came_in = get(visit, A_DIGEST))) return -1;
+    if (field(visit, F_LEVEL) == verify_level) return 0;
+    b->rows = new_ref(field(visit, F_ROWS)), b->last = new_ref(field(visit, F_LAST)), b->came_in = new_ref(field(visit, F_DIGEST));
     if (!PyDict_Check(b->rows) || b->came_in == Py_None) return 0;
     is = PyDict_Contains(b->rows, number_zero);
     if (is == 1 && (is = PyDict_Contains(b->rows, PyTuple_GetItem(plan, ORDINAL))) >= 0) is = !is;
@@ -110,7 +101,7 @@ typedef struct {
 
 static void note_begin(PyObject *visit, PyObject *note, Noted *n) {
     n->is_held = 0;
-    PyObject *activity = get(visit, A_ACTIVITY), *place = activity && activity != Py_None ? get(activity, A_PLACE) : NULL;
+    PyObject *activity = new_ref(field(visit, F_ACTIVITY)), *place = activity != Py_None ? get(activity, A_PLACE) : NULL;
     n->size = PyBytes_Check(note) ? PyBytes_Size(note) : 0;
     if (place && place != Py_None && n->size && PyObject_GetBuffer(place, &n->view, PyBUF_WRITABLE) == 0) {
         n->is_held = 1;
@@ -120,7 +111,7 @@ static void note_begin(PyObject *visit, PyObject *note, Noted *n) {
     }
     PyErr_Clear(); /* a note is not worth an error */
     Py_XDECREF(place);
-    Py_XDECREF(activity);
+    Py_DECREF(activity);
 }
 
 #define LOADING 2
@@ -159,9 +150,10 @@ static int note_version(PyObject *plan, PyObject *output, PyObject *row) {
     int is_counted = method_gives(output, attribute_names[A_IS_INFERENCE], Py_False);
     if (is_counted != 1) return is_counted;
     PyObject *version = get(output, A_COUNTED);
-    int good = version ? PyObject_SetAttr(row, attribute_names[A_VERSION], version) : -1;
-    Py_XDECREF(version);
-    return good;
+    if (!version) return -1;
+    put_object(((RowState *)row)->fields + W_VERSION, version);
+    Py_DECREF(version);
+    return 0;
 }
 
 /* Make the row of an output, and make it the visit's last one; `came_in` is the digest that it may share, or None.
@@ -172,18 +164,16 @@ static int note_facts(PyObject *plan, PyObject *visit, PyObject *rows, PyObject 
     if (time && is_same >= 0)
         row = PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, ROW), facts, is_same ? Py_False : Py_True, Py_None, time, NULL);
     Py_XDECREF(time);
-    if (!row) return -1;
+    if (!row || !is_row(row)) return Py_XDECREF(row), -1;
     if (note_version(plan, output, row) < 0) goto done;
-    int is_digest = is_at(visit, A_LEVEL, digest_level);
-    if (is_digest < 0) goto done;
-    if (!is_digest || is_same) {
+    if (field(visit, F_LEVEL) != digest_level || is_same) {
         PyObject *kept = PyObject_CallMethodObjArgs(visit, attribute_names[A_KEEP], row, output, NULL);
         if (!kept) goto done;
         Py_DECREF(kept);
     }
     if (PyDict_SetItem(rows, PyTuple_GetItem(plan, ORDINAL), row) < 0) goto done;
-    good = PyObject_SetAttr(visit, attribute_names[A_VALUE], output) | PyObject_SetAttr(visit, attribute_names[A_DIGEST], digest) |
-           PyObject_SetAttr(visit, attribute_names[A_LAST], row);
+    set_field(visit, F_VALUE, output), set_field(visit, F_DIGEST, digest), set_field(visit, F_LAST, row);
+    good = 0;
 done:
     Py_DECREF(row);
     return good;
@@ -191,20 +181,20 @@ done:
 
 /* Note that a stage ran, what it was given and what it returned; 0, or -1 for an error. */
 static int note_passed(PyObject *plan, PyObject *visit, PyObject *value, PyObject *output) {
-    PyObject *ordinal = PyTuple_GetItem(plan, ORDINAL), *passed = get(visit, A_PASSED), *ran = get(visit, A_RAN);
-    PyObject *pair = passed && ran ? PyTuple_Pack(2, value, output) : NULL;
+    PyObject *ordinal = PyTuple_GetItem(plan, ORDINAL), *passed = new_ref(field(visit, F_PASSED)), *ran = new_ref(field(visit, F_RAN));
+    PyObject *pair = PyTuple_Pack(2, value, output);
     int good = pair ? PyObject_SetItem(passed, ordinal, pair) | PyList_Append(ran, ordinal) : -1;
     Py_XDECREF(pair);
-    Py_XDECREF(passed);
-    Py_XDECREF(ran);
+    Py_DECREF(passed);
+    Py_DECREF(ran);
     return good;
 }
 
 /* The facts of a stage's input where its output is a picture with the same pixels in the same memory; else NULL. Raises nothing. */
 static PyObject *facts_of_input(PyObject *plan, PyObject *last, PyObject *value, PyObject *output) {
-    if (PyTuple_GetItem(plan, KEEPS_PIXELS) != Py_True || last == Py_None) return NULL;
+    if (PyTuple_GetItem(plan, KEEPS_PIXELS) != Py_True || !is_row(last)) return NULL;
     PyObject *before = get(value, A_PIXELS), *after = before ? get(output, A_PIXELS) : NULL, *facts = NULL;
-    if (after && after == before && after != Py_None) facts = get(last, A_FACTS);
+    if (after && after == before && after != Py_None) facts = new_ref(row_field(last, W_FACTS));
     Py_XDECREF(before);
     Py_XDECREF(after);
     PyErr_Clear();
@@ -218,10 +208,8 @@ static int note_output(PyObject *plan, PyObject *visit, PyObject *rows, PyObject
     if (!facts) facts = facts_of_output(plan, output);
     if (facts && facts != Py_None && note_facts(plan, visit, rows, came_in, output, facts, spent) == 0) {
         Py_DECREF(facts);
-        PyObject *total = PyLong_FromLongLong(overhead_of(visit) + nanoseconds() - ended);
-        int good = total ? PyObject_SetAttr(visit, attribute_names[A_OVERHEAD], total) : -1;
-        Py_XDECREF(total);
-        return good;
+        ((VisitState *)visit)->overhead += nanoseconds() - ended;
+        return 0;
     }
     PyErr_Clear();
     Py_XDECREF(facts);
@@ -243,7 +231,7 @@ static PyObject *py_run_stage(PyObject *self, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     PyObject *plan = args[0], *visit = args[1], *given = args[3], *output = NULL;
-    int usual = is_usual(plan, visit, given, args[4], &b);
+    int usual = is_visit(visit) ? is_usual(plan, visit, given, args[4], &b) : (memset(&b, 0, sizeof b), 0);
     if (usual != 1) {
         forget(&b);
         PyErr_Clear(); /* what could not be looked at is unusual */

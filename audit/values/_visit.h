@@ -57,13 +57,13 @@ static PyObject *begin_visit(PyObject *plan, PyObject *index, PyObject *level) {
     PyObject *activity = PyTuple_GetItem(plan, V_ACTIVITY), *opened = PyTuple_GetItem(plan, V_OPENED);
     if (holds_items(PyTuple_GetItem(plan, V_EXPECTED), PyTuple_GetItem(plan, V_LENGTHS)) != 1) return PyErr_Clear(), NULL;
     PyObject *visit = PyObject_CallFunctionObjArgs(PyTuple_GetItem(plan, V_TYPE), PyTuple_GetItem(plan, V_PIPELINE), level, NULL);
+    int is = visit && is_visit(visit);
+    if (is) set_field(visit, F_ACTIVITY, activity), set_field(visit, F_FOLLOWER, PyTuple_GetItem(plan, V_FOLLOWER));
     /* The last two are what other code sees of the visit: nothing can fail after them. */
-    if (visit && set(visit, visit_names[S_REFUSES], PyTuple_GetItem(plan, V_REFUSES)) == 0 &&
+    if (is && set(visit, visit_names[S_REFUSES], PyTuple_GetItem(plan, V_REFUSES)) == 0 &&
         set(visit, visit_names[S_DERIVES], PyTuple_GetItem(plan, V_DERIVES)) == 0 && set(visit, visit_names[S_INDEX], index) == 0 &&
-        set(visit, attribute_names[A_ACTIVITY], activity) == 0 &&
-        set(visit, attribute_names[A_FOLLOWER], PyTuple_GetItem(plan, V_FOLLOWER)) == 0 && set(visit, load_names[L_OPENED], opened) == 0 &&
-        PyList_SetSlice(opened, 0, PyList_Size(opened), NULL) == 0 && (activity == Py_None || note_sample(activity, index) == 0) &&
-        set(PyTuple_GetItem(plan, V_CURRENT), visit_names[S_VISIT], visit) == 0)
+        set(visit, load_names[L_OPENED], opened) == 0 && PyList_SetSlice(opened, 0, PyList_Size(opened), NULL) == 0 &&
+        (activity == Py_None || note_sample(activity, index) == 0) && set(PyTuple_GetItem(plan, V_CURRENT), visit_names[S_VISIT], visit) == 0)
         return visit;
     PyErr_Clear();
     Py_XDECREF(visit);
@@ -92,13 +92,14 @@ static int is_plain_end(PyObject *plan, PyObject *visit, PyObject *item, PyObjec
 /* Whether the visit has ended; 0 where something is unusual. Raises nothing. */
 static int end_visit(PyObject *plan, PyObject *visit, PyObject *item) {
     PyObject *activity = PyTuple_GetItem(plan, V_ACTIVITY), *list = PyTuple_GetItem(plan, V_OPENED);
-    PyObject *rows = get(visit, A_ROWS), *last = get(visit, A_LAST), *passed = get(visit, A_PASSED), *route = NULL, *opened = NULL;
-    int is = rows && last && passed && PyDict_Check(passed) && is_plain_end(plan, visit, item, rows, last);
+    PyObject *rows = new_ref(field(visit, F_ROWS)), *last = new_ref(field(visit, F_LAST)), *passed = new_ref(field(visit, F_PASSED));
+    PyObject *route = NULL, *opened = NULL;
+    int is = PyDict_Check(passed) && is_plain_end(plan, visit, item, rows, last);
     if (is && (route = PySequence_Tuple(rows)) && (opened = PyList_GetSlice(list, 0, PyList_Size(list)))) {
         PyDict_Clear(passed);
         is = set(visit, load_names[L_OPENED], opened) == 0 && set(visit, visit_names[S_ROUTE], route) == 0 &&
-             set(visit, attribute_names[A_VALUE], Py_None) == 0 && set(visit, attribute_names[A_LAST], Py_None) == 0 &&
              set(visit, visit_names[S_PICTURE], Py_None) == 0 && set(PyTuple_GetItem(plan, V_CURRENT), visit_names[S_VISIT], Py_None) == 0;
+        if (is) set_field(visit, F_VALUE, Py_None), set_field(visit, F_LAST, Py_None);
         if (is && activity != Py_None && write_at(activity, attribute_names[A_PLACE], "", 1) < 0) PyErr_Clear();
     } else is = 0;
     PyErr_Clear();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from audit import values
+from audit.recorders.visit.visit_state import RowState
 from audit.records import Columns
 from audit.values.base import Facts
 
@@ -14,24 +15,10 @@ OUTPUT_COLUMNS = (
 PAYLOAD_COLUMNS = ("index", "position", "stage", "form", "kind", "encoding", "data")
 
 
-class Row:
+class Row(RowState):
     """What is known of one stage of one visit."""
 
-    __slots__ = ("changed", "facts", "full", "microseconds", "params", "preview", "shared", "target", "version")
-
-    def __init__(self, facts: Facts, changed: bool | None, params: str | None, microseconds: float | None) -> None:
-        self.facts = facts
-        self.changed = changed
-        self.params = params
-        self.microseconds = microseconds
-        #: The target beside the picture (see values/joint_value.py).
-        self.target: str | None = None
-        #: How often the value had been changed in place when it was described; None where it does not count that.
-        self.version: int | None = None
-        #: The payload is that of the nearest earlier stage with the same digest.
-        self.shared = False
-        self.preview: values.Preview | None = None
-        self.full: tuple[str, values.EncodedValue] | None = None
+    __slots__ = ()
 
     @property
     def kind(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from audit import values
-from audit.recorders.activity import Activity, note_of
+from audit.recorders.activity import note_of
 from audit.recorders.calls.data_values import carries_data, ids_in, is_picture
 from audit.recorders.calls.observed_calls import ObservedCall
 from audit.recorders.calls.requested_items import RequestedItems
@@ -43,8 +43,6 @@ class Visit(CalledStages):
     """Collects the facts of one visit. `level` says how much of each output is kept."""
 
     # What most visits leave as it is.
-    #: Where other processes can read what this one is doing.
-    activity: Activity | None = None
     index = -1
     #: The items that the dataset asked others for, where that tells which sample this is.
     asked: RequestedItems | None = None
@@ -59,9 +57,8 @@ class Visit(CalledStages):
         self._pipeline = pipeline
         #: In `audit run` a stage that returns None has failed; in a user's own loop it is their business.
         self.refuse_none = refuse_none
-        self._ran: list[int] = []
-        #: By ordinal, what a stage of the pipeline was given (the value, or the ids of all in it) and returned.
-        self._passed: dict[int, tuple[Any, Any]] = {}
+        self._ran = []
+        self._passed = {}
         self.opened = []
 
     def enter_stage(self, name: str) -> bytes:

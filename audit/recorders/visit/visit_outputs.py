@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 
 from audit import values
-from audit.recorders.calls.call_stages import CallStages
 from audit.recorders.calls.observed_calls import VisitCalls
 from audit.recorders.visit.error_text import describe_error
 from audit.recorders.visit.stage_row import Row
+from audit.recorders.visit.visit_state import VisitState
 from audit.records import Level
 from audit.values.base import Facts
 
@@ -24,22 +24,15 @@ CaptureOrVerify = Level | Literal["verify"]
 _COMPOSITE = ("sequence", "mapping")
 
 
-class VisitOutputs:
+class VisitOutputs(VisitState):
     """Makes a row of each stage output. `level` says how much of each is kept."""
 
     # What most visits leave as it is.
-    _value: Any = None
-    _digest: str | None = None
-    _last: Row | None = None
     #: Whether an output may be kept as a function of an earlier one: where all of them are stored together.
     derives = False
     #: The last picture of which a preview is kept, and the preview.
     _picture: tuple[values.StoredPicture, values.Preview] | None = None
-    #: Nanoseconds that were spent on describing values, and not by the pipeline.
-    _overhead = 0
     problem: str | None = None
-    #: Knows which calls and items of the dataset are observed.
-    follower: CallStages | None = None
     #: Follows the calls that the dataset makes, from the first that may be a stage.
     calls: VisitCalls | None = None
     #: Above 0, no call counts: a value is being described.
@@ -47,7 +40,7 @@ class VisitOutputs:
 
     def __init__(self, level: CaptureOrVerify) -> None:
         self._level = level
-        self.rows: dict[int, Row] = {}
+        self.rows = {}
 
     @property
     def last_digest(self) -> str | None:
