@@ -408,5 +408,6 @@ def test_a_report_with_the_viewer(page: Any, digits: Path, tmp_path: Path) -> No
     page.get_by_label("show").select_option("difference")
     page.get_by_text("largest difference").wait_for()
     page.keyboard.press("Escape")
-    assert page.locator(".viewer").count() == page.locator(".zoom input:checked").count() == 0
+    page.locator(".viewer").wait_for(state="detached")
+    assert page.locator(".zoom input:checked").count() == 0
     assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
