@@ -29,9 +29,9 @@ class StampedRows:
 
     @property
     def count(self) -> int:
-        """How many rows there are; of packed ones, how many samples."""
+        """How many rows there are."""
         if self.gathered is None:
-            return len(self.stamp.visits)
+            return wire.count_rows(self.packed)
         return sum(rows.rows for rows in self.gathered.values())
 
     def tables(self) -> dict[str, pa.Table]:

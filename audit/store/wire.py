@@ -23,6 +23,8 @@ from audit.store.arrow_columns import array_of, constant_column, null_column
 from audit.store.schema import SCHEMAS
 
 _STAMPED_COLUMNS = {"run_id", "epoch", "visit", "batch"}
+#: Packed rows begin with how many they are.
+_HEADER = struct.Struct("<Q")
 #: The table with payloads, and the column that they are in.
 _PAYLOADS = "payloads"
 _BLOBS = "data"
@@ -63,9 +65,10 @@ def pack(tables: Mapping[str, Columns], allocate: Callable[[int], Any] = bytearr
     payloads = tables.get(_PAYLOADS)
     blobs = payloads.data[_BLOBS] if payloads is not None and payloads.rows else []
     lists = _pickle(tables, [None if blob is None else len(blob) for blob in blobs])
-    packed = allocate(len(lists) + sum(map(len, filter(None, blobs))))
-    view, at = memoryview(packed), len(lists)
-    view[:at] = lists
+    packed = allocate(_HEADER.size + len(lists) + sum(map(len, filter(None, blobs))))
+    view, at = memoryview(packed), _HEADER.size + len(lists)
+    _HEADER.pack_into(view, 0, sum(rows.rows for rows in tables.values()))
+    view[_HEADER.size : at] = lists
     for blob in filter(None, blobs):
         view[at : at + len(blob)] = blob
         at += len(blob)
@@ -109,9 +112,14 @@ class _PlainPickler(pickle.Pickler):
         return type(plain), (plain,)
 
 
+def count_rows(packed: Any) -> int:
+    """Return how many rows there are, without unpacking them."""
+    return int(_HEADER.unpack_from(packed)[0]) if len(packed) else 0
+
+
 def unpack_lists(packed: Any) -> dict[str, Columns]:
     """Return the rows as they were gathered. Large payloads stay in the memory of `packed`."""
-    view = memoryview(packed)
+    view = memoryview(packed)[_HEADER.size :]
     if not view:
         return {}
     tables = {name: Columns.from_state(state) for name, state in pickle.loads(view).items()}

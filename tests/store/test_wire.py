@@ -52,7 +52,9 @@ def _show(tables: dict[str, Any]) -> dict[str, str]:
 @given(_batch)
 @settings(max_examples=examples(100))
 def test_a_batch_is_unpacked_as_it_was_gathered(rows: list[tuple[Any, ...]]) -> None:
-    assert _show(wire.unpack(wire.pack(_gather(rows)))) == _show(wire.to_tables(_gather(rows)))
+    packed = wire.pack(_gather(rows))
+    assert _show(wire.unpack(packed)) == _show(wire.to_tables(_gather(rows)))
+    assert wire.count_rows(packed) == sum(table.rows for table in _gather(rows).values())
 
 
 @given(st.lists(st.tuples(_batch, st.booleans()), min_size=1, max_size=4))
