@@ -145,11 +145,11 @@ def _measure_row(name: str, row: Row, given: Any, stores: Path) -> None:
     pairs: dict[str, list[Pair]] = {capture: [] for capture in given.capture or row.targets}
     Loops.of(row, given, Path(tempfile.mkdtemp(dir=stores)))  # makes the pictures, which is not to be measured
     for _ in range(given.processes):
-        command = [sys.executable, __file__, "--row", name, "--rounds", str(given.rounds), "--dir", str(given.dir)]
-        command += ["--into", tempfile.mkdtemp(dir=stores)]
-        command += [] if given.samples is None else ["--samples", str(given.samples)]
-        command += [word for capture in pairs for word in ("--capture", capture)]
-        made = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        program = [sys.executable, __file__, "--row", name, "--rounds", str(given.rounds), "--dir", str(given.dir)]
+        program += ["--into", tempfile.mkdtemp(dir=stores)]
+        program += [] if given.samples is None else ["--samples", str(given.samples)]
+        program += [word for capture in pairs for word in ("--capture", capture)]
+        made = subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout
         for capture, found in json.loads(made.splitlines()[-1]).items():
             pairs[capture] += found
     for capture, found in pairs.items():

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-#: The first bytes of a block: the byte that says that it is lent, and what keeps the rows behind it where Arrow wants them.
+#: The first bytes of a block, one of which says that it is lent; the rows are behind them.
 _HEAD = 64
 _IS_LENT = 0
 #: A worker keeps so many blocks: what its loader fetches ahead, what waits for the writer, and what it writes.

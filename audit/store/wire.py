@@ -50,7 +50,7 @@ _NAMES = {table: tuple(schema.names) for table, schema in PACKED_SCHEMAS.items()
 def prepare() -> None:
     """Let Arrow load now what it looks for before it converts its first list: pandas, where that is installed.
 
-    To be called before workers are forked, each of which would load it by itself, for most of a second.
+    That takes most of a second. Otherwise the writer's thread would load it while the user's loop runs.
     """
     pa.array([0])
 
@@ -140,7 +140,7 @@ def _cut(view: memoryview, lengths: Sequence[int | None]) -> list[Any]:
 
 
 def to_tables(tables: Mapping[str, Columns]) -> dict[str, pa.Table]:
-    """Return what `unpack` would return of the packed rows, for rows that do not leave this process."""
+    """Return gathered rows as Arrow tables, which may borrow the memory of large payloads."""
     found = {}
     for name, rows in tables.items():
         if rows.rows:
@@ -176,11 +176,6 @@ def _borrow_blobs(blobs: Sequence[Any]) -> pa.ChunkedArray:
 def _column(rows: Columns, field: pa.Field) -> pa.Array:
     found = rows.read_strided_values(field.name)
     return null_column(field.type, rows.rows) if found is None else array_of(found[0], field.type, *found[1:])
-
-
-def unpack(packed: Any) -> dict[str, pa.Table]:
-    """Return what `pack` packed as tables; they may borrow the memory of `packed`."""
-    return to_tables(unpack_lists(packed))
 
 
 @dataclass(frozen=True, slots=True)

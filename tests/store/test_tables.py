@@ -77,7 +77,7 @@ def test_every_fact_of_a_value_is_a_column_of_the_same_name() -> None:
 def test_a_column_that_no_recorder_fills_is_null() -> None:
     outputs = wire.columns("stage_outputs")
     outputs.append(("index", "stage", "position"), (3, 3, 3))
-    [table] = wire.unpack(wire.pack({"stage_outputs": outputs})).values()
+    [table] = wire.to_tables(wire.unpack_lists(wire.pack({"stage_outputs": outputs}))).values()
     [row] = table.to_pylist()
     assert {name for name, value in row.items() if value is not None} == {"index", "stage", "position"}
     [same] = wire.to_tables({"stage_outputs": outputs}).values()
@@ -93,7 +93,7 @@ def test_rows_that_stay_in_the_process_are_those_that_travel() -> None:
     payloads.add(index=9, position=6, data=b"named")
     tables: Any = wire.to_tables({"payloads": payloads, "rng": wire.columns("rng")})
     assert [*tables] == ["payloads"]
-    assert tables["payloads"].equals(wire.unpack(wire.pack({"payloads": payloads}))["payloads"])
+    assert tables["payloads"].equals(wire.to_tables(wire.unpack_lists(wire.pack({"payloads": payloads})))["payloads"])
     assert tables["payloads"]["data"].to_pylist() == [*blobs, b"named"]
 
 

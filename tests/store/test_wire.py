@@ -53,7 +53,7 @@ def _show(tables: dict[str, Any]) -> dict[str, str]:
 @settings(max_examples=examples(100))
 def test_a_batch_is_unpacked_as_it_was_gathered(rows: list[tuple[Any, ...]]) -> None:
     packed = wire.pack(_gather(rows))
-    assert _show(wire.unpack(packed)) == _show(wire.to_tables(_gather(rows)))
+    assert _show(wire.to_tables(wire.unpack_lists(packed))) == _show(wire.to_tables(_gather(rows)))
     assert wire.count_rows(packed) == sum(table.rows for table in _gather(rows).values())
 
 
@@ -97,7 +97,7 @@ def test_shapes_travel_as_tuples() -> None:
         rows.add(index=0, position=0, shape=shape)
     packed = wire.pack({"stage_outputs": rows})
     assert wire.unpack_lists(packed)["stage_outputs"].data["shape"] == [(3, 4), [3, 4], (3, 4)]
-    assert wire.unpack(packed)["stage_outputs"]["shape"].to_pylist() == [[3, 4]] * 3
+    assert wire.to_tables(wire.unpack_lists(packed))["stage_outputs"]["shape"].to_pylist() == [[3, 4]] * 3
 
 
 class _Trap(str):

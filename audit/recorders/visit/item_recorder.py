@@ -62,7 +62,7 @@ class ItemRecorder:
         self.level = level
         self._maker = maker
         maker.derives = True
-        # Before workers are forked, and outside of any visit, which would note the files that this opens.
+        # Outside of any visit, which would note the files that this opens.
         wire.prepare()
         self.instrument = maker.instrument
         self.label = ItemLabel(label, head_targets or {}, all_targets=all_targets)

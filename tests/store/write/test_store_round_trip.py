@@ -166,7 +166,7 @@ def test_a_packed_batch_unpacks_to_the_same_rows(data: st.DataObject) -> None:
     for position, row in enumerate(rows):
         gathered.add(**{**row, "position": position, "index": position})
     stamp = batch.BatchStamp(run_id="r", epoch=3, batch=4, visits=list(range(len(rows))), rank=1)
-    stamped = stamp.apply(batch.unpack(batch.pack({table: gathered})))
+    stamped = stamp.apply(batch.to_tables(batch.unpack_lists(batch.pack({table: gathered}))))
     found = stamped[table].to_pylist()
     assert stamped[table].schema.equals(SCHEMAS[table])
     for position, (row, came) in enumerate(zip(rows, found, strict=True)):
@@ -182,7 +182,7 @@ def test_payloads_beyond_what_offsets_reach_come_in_pieces(monkeypatch: pytest.M
     gathered = batch.columns("payloads")
     for position, blob in enumerate(blobs):
         gathered.add(index=position, position=position, stage=0, data=blob)
-    column = batch.unpack(batch.pack({"payloads": gathered}))["payloads"]["data"]
+    column = batch.to_tables(batch.unpack_lists(batch.pack({"payloads": gathered})))["payloads"]["data"]
     assert column.to_pylist() == blobs
     assert [len(piece) for piece in column.chunks] == [3, 1, 2]
 
