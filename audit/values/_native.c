@@ -900,6 +900,7 @@ static PyMethodDef methods[] = {
     {"run_load", (PyCFunction)(void (*)(void))py_run_load, METH_FASTCALL, "Read a visit's file, decode it, and note both."},
     {"note_load", (PyCFunction)(void (*)(void))py_note_load, METH_FASTCALL, "Note the value of stage 0; False where it needs another way."},
     {"make_visit", (PyCFunction)(void (*)(void))py_make_visit, METH_FASTCALL, "Make one of several visits in a row; else None."},
+    {"make_visits", py_make_visits, METH_VARARGS, "Make visits in a row that wait for their rows, until one is unusual."},
     {"add_visits", py_add_visits, METH_VARARGS, "Append the rows of visits to lists, until one is unusual."},
     {"grade", py_grade, METH_VARARGS, "What follows from the outputs of a classifier; None where a label is unusual."},
     {"column", py_column, METH_VARARGS, "The buffers of an Arrow array of a list's values; else None."},

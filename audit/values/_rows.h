@@ -45,20 +45,27 @@ static const char *ascii_text(PyObject *o, Py_ssize_t *length) {
     return text;
 }
 
-/* A path as seen from the folder that it lies below, as `relative_path` gives it; NULL where it has detours, or is not ASCII. */
+/* A path as seen from the folder that it lies below, as `_path_below` gives it; NULL where it has detours, or is not ASCII. */
 static PyObject *path_below(PyObject *path, PyObject *folder) {
     Py_ssize_t length, above;
     const char *text = ascii_text(path, &length), *root = ascii_text(folder, &above);
+    while (root && above && root[above - 1] == '/') above--;
     if (!text || !root || !above || length < above + 2 || memcmp(text, root, (size_t)above) || text[above] != '/') return NULL;
+    while (above + 2 < length && text[above + 1] == '/') above++;
     const char *below = text + above;
     if (strstr(below, "//") || strstr(below, "/.") || text[length - 1] == '/') return NULL;
     return PyUnicode_FromStringAndSize(below + 1, length - above - 1);
 }
 
-/* The name of a stored file; NULL where it is unusual, perhaps with an error. */
-static PyObject *source_name(PyObject *path, PyObject *name, PyObject *folder) {
+/* The name of a stored file; NULL where it is unusual, perhaps with an error. `root` is the folder as the list of files has it. */
+static PyObject *source_name(PyObject *path, PyObject *name, PyObject *folder, PyObject *root) {
     Py_ssize_t length;
-    if (name == Py_None) return path_below(path, folder);
+    if (name == Py_None) {
+        PyObject *found = path_below(path, folder), *given = found || PyErr_Occurred() ? NULL : PyOS_FSPath(root);
+        if (given) found = path_below(path, given);
+        Py_XDECREF(given);
+        return found;
+    }
     return ascii_text(name, &length) && length ? new_ref(name) : NULL;
 }
 
@@ -183,7 +190,7 @@ static int add_visit(PyObject *plan, PyObject *lists, PyObject *waiting, PyObjec
     v[OPENED] = PyObject_GetAttr(v[VISIT], row_names[R_OPENED]);
     if (!v[OPENED] || !PyList_Check(v[OPENED]) || PyList_Size(v[OPENED]) != 1) goto done;
     if (PyObject_RichCompareBool(PyList_GetItem(v[OPENED], 0), path, Py_EQ) != 1) goto done;
-    if (!(v[SOURCE] = source_name(path, PyTuple_GetItem(file, 3), folder))) goto done;
+    if (!(v[SOURCE] = source_name(path, PyTuple_GetItem(file, 3), folder, PyTuple_GetItem(file, 1)))) goto done;
     v[VISIT_ROWS] = PyObject_GetAttr(v[VISIT], row_names[R_ROWS]);
     v[SIZE] = PyObject_GetAttr(v[VISIT], row_names[R_BYTES]);
     v[DIGEST_NOW] = PyObject_GetAttr(v[VISIT], row_names[R_LAST]);

@@ -136,16 +136,108 @@ static PyObject *take_error(void) {
     return error ? error : new_ref(Py_None);
 }
 
-/* make_visit(plan, memory, dataset, index, level) -> (visit, item, what the dataset raised, whether the visit has ended, whether it is
- * certain that it drew nothing); None where it must be begun in another way. */
+/* A visit that was made, perhaps not to its end, and what came of it: references of its own. */
+typedef struct {
+    PyObject *visit, *item, *error;
+    int has_ended, is_still;
+} Made;
+
+/* 0, or -1 where the visit must be begun in another way. */
+static int make_one(PyObject *plan, PyObject *memory, PyObject *dataset, PyObject *index, PyObject *level, Made *m) {
+    if (!(m->visit = begin_visit(plan, index, level))) return -1;
+    m->item = PyObject_GetItem(dataset, index);
+    m->error = m->item ? new_ref(Py_None) : take_error();
+    m->has_ended = m->item && end_visit(plan, m->visit, m->item);
+    m->is_still = m->has_ended && has_drawn_nothing(memory);
+    return 0;
+}
+
+/* (visit, item, what the dataset raised, whether the visit has ended, whether it is certain that it drew nothing) */
+static PyObject *give_made(Made *m) {
+    return Py_BuildValue("(NNNOO)", m->visit, m->item ? m->item : new_ref(Py_None), m->error, m->has_ended ? Py_True : Py_False,
+                         m->is_still ? Py_True : Py_False);
+}
+
+/* make_visit(plan, memory, dataset, index, level) -> what `give_made` gives; None where it must be begun in another way. */
 static PyObject *py_make_visit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Made m;
     if (count != 5 || !is_visit_plan(args[0]))
         return PyErr_SetString(PyExc_TypeError, "make_visit takes a plan, memory, a dataset, an index and a level"), NULL;
-    PyObject *visit = begin_visit(args[0], args[3], args[4]);
-    if (!visit) Py_RETURN_NONE;
-    PyObject *item = PyObject_GetItem(args[2], args[3]), *error = item ? new_ref(Py_None) : take_error();
-    int has_ended = item && end_visit(args[0], visit, item);
-    int is_still = has_ended && has_drawn_nothing(args[1]);
-    return Py_BuildValue("(NNNOO)", visit, item ? item : new_ref(Py_None), error, has_ended ? Py_True : Py_False,
-                         is_still ? Py_True : Py_False);
+    if (make_one(args[0], args[1], args[2], args[3], args[4], &m) < 0) Py_RETURN_NONE;
+    return give_made(&m);
+}
+
+/* Where visits wait until their rows are gathered, a tuple; see `ItemRecorder.record_row` of recorders/visit/item_recorder.py. */
+enum { Q_WAITING, Q_MADE, Q_FIND_FILE, Q_EMPTY, Q_COUNT };
+
+static int is_queue(PyObject *queue) {
+    return PyTuple_Check(queue) && PyTuple_Size(queue) == Q_COUNT && PyList_Check(PyTuple_GetItem(queue, Q_WAITING)) &&
+           PyTuple_Check(PyTuple_GetItem(queue, Q_EMPTY));
+}
+
+/* Whether no thread has opened files, and nothing else has happened that a visit does not tell. */
+static int are_empty(PyObject *containers) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(containers); i++)
+        if (PyObject_Size(PyTuple_GetItem(containers, i)) != 0) return 0;
+    return 1;
+}
+
+/* Let a visit wait, as `_add_later` does. The bytes of its file, or -1 where it is unusual, perhaps with an error. */
+static long long add_to_queue(PyObject *queue, PyObject *dataset, PyObject *index, Made *m) {
+    if (!m->is_still || !are_empty(PyTuple_GetItem(queue, Q_EMPTY))) return -1;
+    PyObject *size = PyObject_GetAttr(m->visit, load_names[L_BYTES]), *file = NULL, *made = NULL, *one = NULL;
+    int waits = 0;
+    long long bytes = size && PyLong_CheckExact(size) ? PyLong_AsLongLong(size) : -1;
+    Py_XDECREF(size);
+    if (bytes < 0) return -1;
+    file = PyObject_CallFunctionObjArgs(PyTuple_GetItem(queue, Q_FIND_FILE), dataset, index, NULL);
+    if (file && file != Py_None) {
+        PyObject *value = PyTuple_GetItem(m->item, 0), *label = PyTuple_GetItem(m->item, 1);
+        made = PyObject_CallFunctionObjArgs(PyTuple_GetItem(queue, Q_MADE), m->visit, m->item, value, label, NULL);
+    }
+    if (made && (one = PyTuple_Pack(3, index, made, file)))
+        waits = set(m->visit, load_names[L_LOAD], Py_None) == 0 && PyList_Append(PyTuple_GetItem(queue, Q_WAITING), one) == 0;
+    Py_XDECREF(file);
+    Py_XDECREF(made);
+    Py_XDECREF(one);
+    return waits ? bytes : -1;
+}
+
+static int is_index(PyObject *index) {
+    if (!PyLong_CheckExact(index)) return 0;
+    int overflow;
+    return PyLong_AsLongLongAndOverflow(index, &overflow) >= 0 && !overflow;
+}
+
+/* make_visits(plan, memory, dataset, indices, level, items, queue, most, most_bytes) -> the first one that is unusual as `give_made` gives
+ * it, or None, and the bytes of the files of those that wait. Makes the items that are missing in `items`, at most `most`. */
+static PyObject *py_make_visits(PyObject *self, PyObject *args) {
+    PyObject *plan, *memory, *dataset, *indices, *level, *items, *queue;
+    Py_ssize_t most;
+    long long most_bytes, bytes = 0;
+    if (!PyArg_ParseTuple(args, "OOOO!OO!OnL:make_visits", &plan, &memory, &dataset, &PyList_Type, &indices, &level, &PyList_Type, &items,
+                          &queue, &most, &most_bytes))
+        return NULL;
+    if (!is_visit_plan(plan) || !is_queue(queue)) return PyErr_SetString(PyExc_TypeError, "make_visits takes a plan and a queue"), NULL;
+    for (; most > 0 && bytes <= most_bytes && PyList_Size(items) < PyList_Size(indices); most--) {
+        Made m;
+        PyObject *index = new_ref(PyList_GetItem(indices, PyList_Size(items)));
+        if (!is_index(index) || make_one(plan, memory, dataset, index, level, &m) < 0) {
+            Py_DECREF(index);
+            break;
+        }
+        long long size = add_to_queue(queue, dataset, index, &m);
+        Py_DECREF(index);
+        if (size < 0) {
+            PyErr_Clear(); /* the slower way meets it too */
+            return Py_BuildValue("(NL)", give_made(&m), bytes);
+        }
+        bytes += size;
+        int is_added = PyList_Append(items, m.item);
+        Py_DECREF(m.visit);
+        Py_DECREF(m.item);
+        Py_DECREF(m.error);
+        if (is_added < 0) return NULL;
+    }
+    return Py_BuildValue("(OL)", Py_None, bytes);
 }

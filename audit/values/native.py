@@ -13,7 +13,7 @@ from types import ModuleType
 native: ModuleType | None
 try:
     native = import_module("audit.values._native")
-    if not hasattr(native, "VisitState"):  # built from older sources
+    if not hasattr(native, "make_visits"):  # built from older sources
         native = None
 except ImportError:  # installed without a compiler
     native = None

@@ -227,7 +227,7 @@ class ListedFile(NamedTuple):
         """Return it as the origin of a sample, which has this number in the dataset."""
         path, root, label = self[:3]
         folder = absolute_folder(os.path.dirname(path) if root is None else root)
-        relative = self.name or relative_path(path, folder)
+        relative = self.name or relative_path(path, folder, root)
         printable, raw, split = path_as_utf8(relative), raw_path(relative), self.split
         is_guess = makes_own_items(owner)
         return Origin(
@@ -296,13 +296,20 @@ def _normal_folder(folder: str) -> str:
     return os.path.abspath(folder)
 
 
-def relative_path(path: str, root: str) -> str:
-    """Return a path as seen from `root`, which is absolute."""
-    below = path.removeprefix(root)
-    # Most files lie below their root, under a name without detours: then what follows the root is the path.
-    if len(below) < len(path) and below[:1] == "/" and "//" not in below and "/." not in below and below[-1] != "/":
-        return below[1:]
-    return os.path.relpath(os.path.abspath(path), root)
+def relative_path(path: str, root: str, given: Any = None) -> str:
+    """Return a path as seen from `root`, which is absolute; `given` is the folder as the list of files has it."""
+    found = _path_below(path, root)
+    if found is None and isinstance(given, (str, os.PathLike)):
+        found = _path_below(path, str(os.fspath(given)))
+    return found or os.path.relpath(os.path.abspath(path), root)
+
+
+def _path_below(path: str, folder: str) -> str | None:
+    """Return what follows a folder in the path of a file; None where the file does not lie below it, under a name without detours."""
+    after = path.removeprefix(folder.rstrip("/"))
+    below = after.lstrip("/")
+    is_plain = len(after) < len(path) and len(below) < len(after) and not (below.startswith(".") or below.endswith("/"))
+    return below if below and is_plain and "//" not in below and "/." not in below else None
 
 
 def raw_path(path: str) -> bytes | None:

@@ -120,8 +120,13 @@ def record_item(recorder: ItemRecorder, index: Any) -> Any:
 
 def record_items(recorder: ItemRecorder, indices: Sequence[Any]) -> list[Any]:
     """Return `dataset[index]` of each index, recorded, with no other code between one and the next."""
+    wanted, items = list(indices), list[Any]()
     with recorder.sequence():
-        return [record_item(recorder, index) for index in indices]
+        while (place := len(items)) < len(wanted):
+            recorder.record_row(wanted, items)
+            if len(items) == place:
+                items.append(record_item(recorder, wanted[place]))
+    return items
 
 
 def whole_batch(recorder: ItemRecorder, indices: Sequence[Any], method: Method = "__getitems__") -> Any:

@@ -214,6 +214,37 @@ class ItemRecorder:
             raise made.error
         return made.item
 
+    def record_row(self, indices: list[Any], items: list[Any]) -> None:
+        """Record items of a sequence in one call of the compiled loops, and add them to `items`, which has those before them.
+
+        It may stop anywhere before the end, also before the first: `record_index` does the same for one item. Raises what the dataset
+        raises.
+        """
+        kept, waiting = self._kept, self._waiting
+        if self._names_parts or kept.handles or self.instrument.changed:
+            return
+        if not (self._changes.is_listed and self._changes.is_load_checked):
+            return
+        before = len(items)
+        most, most_bytes = (
+            min(kept.items_until_due, _MOST_WAITING - len(waiting)),
+            _MOST_WAITING_BYTES - self._waiting_bytes,
+        )
+        queue = (waiting, MadeVisit, find_listed_file, (FILES, UNKNOWN, FOLDERS))
+        try:
+            unusual, size = self._maker.make_row(indices, items, self.level.get(), queue, most, most_bytes)
+        except Exception as error:
+            self._problem(-1, error)
+            return
+        kept.count_items(len(items) - before)
+        self._waiting_bytes += size
+        self._add_waiting_if_many()
+        if unusual is not None:
+            self._end_item(indices[len(items)], unusual, None)
+            if unusual.error is not None:
+                raise unusual.error
+            items.append(unusual.item)
+
     def _end_item(
         self, index: int, made: MadeVisit, before: list[int | None] | None, origin: Origin | None = None
     ) -> None:
@@ -287,9 +318,12 @@ class ItemRecorder:
         made.visit.take_load()
         self._waiting.append((index, made, file))
         self._waiting_bytes += made.visit.source_bytes or 0
+        self._add_waiting_if_many()
+        return True
+
+    def _add_waiting_if_many(self) -> None:
         if len(self._waiting) == _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
             self._add_waiting()
-        return True
 
     def _add_waiting(self) -> None:
         if not self._waiting:

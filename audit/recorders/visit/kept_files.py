@@ -76,8 +76,17 @@ class KeptFiles:
     def is_due(self) -> bool:
         """Count an item; return whether the dataset is to be looked at: after 1, 2, 8, 32, 128… items."""
         self._visits += 1
-        count = self._visits
-        return not count & (count - 1) and (count == 1 or count.bit_length() % 2 == 0)
+        return _is_looked_at_after(self._visits)
+
+    def count_items(self, count: int) -> None:
+        """Count items after none of which the dataset is to be looked at."""
+        self._visits += count
+
+    @property
+    def items_until_due(self) -> int:
+        """After how many more items the dataset is not to be looked at yet."""
+        following = 1 << self._visits.bit_length()
+        return following - 1 - self._visits if _is_looked_at_after(following) else 2 * following - 1 - self._visits
 
     def look_again(self, opened: Sequence[str]) -> None:
         """Look for files that the dataset has opened since and keeps open; `opened` are those that the last item opened."""
@@ -135,6 +144,10 @@ class KeptFiles:
         """Return the files, since the last call, of which it is not known whose sources they are: kinds and an example of each."""
         found, self._unknown = self._unknown, {}
         return found
+
+
+def _is_looked_at_after(count: int) -> bool:
+    return not count & (count - 1) and (count == 1 or count.bit_length() % 2 == 0)
 
 
 def _list_held(dataset: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

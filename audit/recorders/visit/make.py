@@ -128,6 +128,32 @@ class VisitMaker:
         self._unchanged = None
         return self._make_prepared(request.index, level)
 
+    def make_row(
+        self,
+        indices: list[Any],
+        items: list[Any],
+        level: CaptureOrVerify,
+        queue: tuple[Any, ...],
+        most: int,
+        most_bytes: int,
+    ) -> tuple[MadeVisit | None, int]:
+        """Make the visits of the items that are missing in `items`, at most so many, in one call of the compiled loops.
+
+        Those that are as nearly all are wait in `queue`, and their items are added. The first other one is returned, and the
+        bytes of the files of those that wait. An exception that is raised here is not the dataset's.
+        """
+        if self._plan is None:
+            return None, 0
+        if self._unchanged is None:
+            self.randomness.prepare(VisitRequest(-1))
+            self._unchanged = self.randomness.unchanged_memory()
+            if self._unchanged is None:
+                return None, 0
+        found, size = loops.native.make_visits(  # type: ignore[union-attr]
+            self._plan, self._unchanged, self.dataset, indices, level, items, queue, most, most_bytes
+        )
+        return None if found is None else self._complete(*found), size
+
     def make_item_again(self, request: VisitRequest, level: CaptureOrVerify) -> MadeVisit:
         """Do the same as `make_item`; if that created random generators that were not prepared, prepare them and make it again."""
         made = self.make_item(request, level)

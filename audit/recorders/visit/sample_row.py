@@ -90,7 +90,7 @@ def add_listed_sample(
     folder = absolute_folder(root) if root is not None else ""
     if len(visit.opened) != 1 or visit.opened[0] != path or not folder:
         return False
-    source = file.name or relative_path(path, folder)
+    source = file.name or relative_path(path, folder, root)
     if not source.isascii():
         return False
     digest, size = visit.source_digest, visit.source_bytes

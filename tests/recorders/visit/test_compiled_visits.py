@@ -19,7 +19,9 @@ from audit.recorders.activity import Activity
 from audit.recorders.randomness.generator_states import global_sources
 from audit.recorders.randomness.visit_randomness import VisitRequest, WatchedRandomness
 from audit.recorders.stages.discover import find_pipeline
+from audit.recorders.stages.stand_in import CURRENT_VISIT
 from audit.recorders.visit.instrument import Instrument
+from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.make import VisitMaker
 from audit.recorders.visit.visit import Visit
 from audit.values import native as loops
@@ -95,6 +97,42 @@ def test_both_ways_leave_the_same(
     assert [(str(value), str(label)) for value, label in items] == [(str(v), str(label)) for v, label in plain_items]
     assert rows == plain_rows
     assert said == plain_said
+
+
+def test_most_items_of_a_batch_are_made_in_one_call(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
+) -> None:
+    one_by_one: list[int] = []
+    record_index = ItemRecorder.record_index
+
+    def note(recorder: ItemRecorder, index: int) -> Any:
+        one_by_one.append(index)
+        return record_index(recorder, index)
+
+    monkeypatch.setattr(ItemRecorder, "record_index", note)
+    items, (samples, *_), _ = record(ImageFolder, folder, tmp_path / "store")
+    assert len(items) == len(samples) == 24
+    # The first is made with its calls listed; after 1, 2 and 8 items the dataset is looked at.
+    assert one_by_one == [0, 1, 7]
+
+
+class Interrupted(ImageFolder):
+    """Ctrl-C while an item is made."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+def test_an_item_that_is_interrupted_ends_the_loop_and_keeps_those_before_it(folder: Path, tmp_path: Path) -> None:
+    dataset = Interrupted(str(folder), Compose([ToTensor(), halve]))
+    with pytest.raises(KeyboardInterrupt), audit.record(tmp_path / "store", capture="digest") as run:
+        for _ in run.loader(DataLoader(dataset, 3)):
+            pass
+    found = audit.open(tmp_path / "store").sql("SELECT index FROM samples ORDER BY index").fetchall()
+    assert [index for (index,) in found] == [0, 1, 2]
+    assert not hasattr(CURRENT_VISIT, "visit") or CURRENT_VISIT.visit is None
 
 
 class Watched(ImageFolder):

@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from observing_material import difference
 from torch.utils.data import DataLoader, Dataset
 
 import audit
+from audit.recorders.visit.kept_files import KeptFiles
 from audit.records import is_about_files
 
 COUNT = 4
@@ -208,3 +211,15 @@ def test_hdf5(tmp_path: Path) -> None:
     assert (found, said) == ([0, 1, 2], [])
     assert h5py.Dataset.__getitem__ is method
     dataset.file.close()
+
+
+@given(st.integers(0, 3000))
+def test_items_that_are_counted_at_once_pass_none_after_which_the_dataset_is_looked_at(made: int) -> None:
+    one_by_one, at_once = (KeptFiles(None, are_files_named=True) for _ in range(2))
+    for _ in range(made):
+        one_by_one.is_due()
+    at_once.count_items(made)
+    following = at_once.items_until_due
+    assert [one_by_one.is_due() for _ in range(following + 1)] == [False] * following + [True]
+    at_once.count_items(following)
+    assert at_once.is_due()

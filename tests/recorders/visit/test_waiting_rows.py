@@ -18,6 +18,7 @@ from torchvision.transforms import Compose, Lambda, RandomApply, ToTensor
 import audit
 from audit.recorders.files.origin import ListedFile, absolute_folder
 from audit.recorders.stages.discover import find_pipeline
+from audit.recorders.visit.item_recorder import ItemRecorder
 from audit.recorders.visit.make import MadeVisit, make_lost_visit
 from audit.recorders.visit.stage_row import Row
 from audit.records import LEVELS, Level
@@ -53,6 +54,37 @@ def test_rows_do_not_depend_on_the_size_of_batches(pictures: Path, tmp_path: Pat
     assert one == many
     assert len(one[0]) == 40
     assert {row[4] for row in one[0]} == {"cat", "dög"}
+
+
+@pytest.mark.parametrize("root", ["pictures", "pictures/", "./pictures", "../here/pictures//", Path("pictures"), None])
+def test_rows_do_not_depend_on_how_the_folder_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: str | Path | None
+) -> None:
+    inside = tmp_path / "here" / "pictures" / "cat"
+    inside.mkdir(parents=True)
+    for number in range(8):
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(inside / f"{number}.png")
+    gathered_otherwise: list[int] = []
+    add_listed = ItemRecorder._add_listed
+
+    def note(recorder: ItemRecorder, index: int, *rest: Any) -> None:
+        gathered_otherwise.append(index)
+        add_listed(recorder, index, *rest)
+
+    monkeypatch.setattr(ItemRecorder, "_add_listed", note)
+    monkeypatch.chdir(inside.parent.parent)
+    expected = _record(ImageFolder(str(inside.parent), ToTensor()), tmp_path / "absolute", 4)
+    assert [row[1] for row in expected[0]] == [f"cat/{number}.png" for number in range(8)]
+    gathered_otherwise.clear()
+    folder = "." if root is None else root
+    if root is None:
+        monkeypatch.chdir(inside.parent)
+    assert _record(ImageFolder(folder, ToTensor()), tmp_path / "store", 4) == expected
+    roots = audit.open(tmp_path / "store").sql("SELECT DISTINCT root FROM samples").fetchall()
+    assert roots == [(str(inside.parent),)]
+    if loops.native is not None:
+        # The first is made with its calls listed, and gathered by itself.
+        assert not gathered_otherwise
 
 
 def test_the_source_is_the_one_that_was_listed_when_the_sample_was_made(pictures: Path, tmp_path: Path) -> None:
