@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -128,8 +129,7 @@ class RecordedBatch:
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of the batch, without its data and its packed rows."""
-        left_out = ("data", "records", "gathered")
-        return {each.name: getattr(self, each.name) for each in fields(RecordedBatch) if each.name not in left_out}
+        return dict(zip(_FACTS, _facts_of(self), strict=True))
 
     def pin_memory(self, device: Any = None) -> RecordedBatch:
         """Pin the user's part as it would have been pinned: the loader's pinning thread calls this."""
@@ -138,6 +138,10 @@ class RecordedBatch:
         given = () if device is None else (device,)
         self.data = pin_memory(self.data, *given)  # type: ignore[no-untyped-call]
         return self
+
+
+_FACTS = [each.name for each in fields(RecordedBatch) if each.name not in ("data", "records", "gathered")]
+_facts_of = operator.attrgetter(*_FACTS)
 
 
 def pack_rows(

@@ -6,7 +6,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from audit.recorders.calls.call_search import CallSearch
-from audit.recorders.calls.callables import Key, dict_of, is_a, items_of, key_of
+from audit.recorders.calls.callables import MOST_ITEMS, Key, dict_of, is_a, key_of
 from audit.recorders.calls.function_slot import FunctionSlot
 from audit.recorders.calls.observed_calls import ObservedCall, VisitCalls
 from audit.recorders.calls.requested_items import RequestedItems, has_one_base, item_functions
@@ -126,7 +126,9 @@ def _callables_of(owner: Any) -> list[int]:
     found: list[int] = []
     for value in dict_of(owner).values():
         if is_a(value, (list, tuple, dict)):
-            found += [id(item) for _, item in items_of(value) if callable(item)]
+            if len(value) <= MOST_ITEMS:
+                items = list(value.values()) if is_a(value, dict) else value
+                found += [id(item) for item in items if callable(item)]
         elif callable(value):
             found.append(id(value))
     return found

@@ -16,7 +16,7 @@ Key = tuple[int, int]
 
 T = TypeVar("T")
 
-_MOST_ITEMS = 64
+MOST_ITEMS = 64
 _OWN_PACKAGE = __name__.partition(".")[0]
 _OWN_FOLDER = os.path.join(os.path.dirname(sys.modules[_OWN_PACKAGE].__file__ or ""), "")
 
@@ -195,9 +195,9 @@ def _slot_value(owner: Any, base: type, name: str) -> Any:
 
 def items_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the items of a list, tuple or mapping that is short enough to hold transforms."""
-    if is_a(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+    if is_a(value, (list, tuple)) and len(value) <= MOST_ITEMS:
         yield from ((str(place), item) for place, item in enumerate(value, 1))
-    elif is_a(value, Mapping) and is_a(value, dict) and len(value) <= _MOST_ITEMS:
+    elif is_a(value, Mapping) and is_a(value, dict) and len(value) <= MOST_ITEMS:
         yield from ((str(key), item) for key, item in list(value.items()))
 
 

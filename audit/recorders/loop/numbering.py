@@ -60,7 +60,11 @@ class VisitCounter:
         counts = self._open.get(epoch)
         if counts is None:
             counts = self._begin(epoch)
-        floor, numbers = self._floors.get(epoch, 0), []
+        floor, numbers = self._floors.get(epoch, 0), list[int]()
+        first = dict.fromkeys(indices, floor + 1)
+        if len(first) == len(indices) and counts.keys().isdisjoint(first):
+            counts.update(first)
+            return [floor] * len(first)
         for index in indices:
             number = counts.get(index, floor)
             counts[index] = number + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ class UnpredictedBatch(RecordedBatch):
         is_aligned = tensor.dim() > 0 and tensor.shape[0] == count
         if is_aligned and self._is_labels(tensor, self.ok):
             return None
-        return RowOrigins(tuple((self, place) for place in self.ok), 0 if is_aligned else None)
+        return RowOrigins(tuple(zip(repeat(self), self.ok)), 0 if is_aligned else None)
 
     def _prove_origins(self, tensor: torch.Tensor, found: TensorLayout | None) -> RowOrigins | None:
         """Return the samples of a tensor that a collate function of the user's made, as far as they are proved."""

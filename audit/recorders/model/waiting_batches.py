@@ -162,7 +162,8 @@ class WaitingBatches:
 
     def _take_finished(self, current: list[UnpredictedBatch]) -> list[BatchRows]:
         """Remove the batches that are complete: the loop has gone on to another since their predictions came."""
-        lost = [batch for batch in self._batches if not batch.predicted and not batch.is_held]
+        is_many = len(self._batches) > _RECENT
+        lost = [batch for batch in self._batches if not batch.predicted and not batch.is_held] if is_many else []
         old = {id(batch) for batch in lost[: max(len(lost) - _RECENT, 0)]}
         rows: list[BatchRows] = []
         for batch in list(self._batches):

@@ -78,6 +78,7 @@ class GatheredRows:
         self.labels: list[int | None] = []
         self.batch_labels: list[int | None] = []
         self.targets: list[Target | None] = []
+        self.has_targets = False
         #: Of several graded outputs: the target of each, by its name.
         self.head_targets: list[dict[str, Any]] = []
         #: What could not be recorded, and a sentence for each sample that failed.
@@ -115,6 +116,7 @@ class GatheredRows:
         self._last_rows.append(last := visit.last_row)
         self.labels.append(label)
         self.targets.append(target)
+        self.has_targets |= target is not None
         if numbers:
             self._routes.append([numbers.get(ordinal, ordinal) for ordinal in visit.route])
             self._has_new_stages = True

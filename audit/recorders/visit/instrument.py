@@ -47,6 +47,8 @@ class Instrument:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self._pairs: list[tuple[Any, Any]] | None = None
+        #: Whether all stand-ins can stay in their slots between visits.
+        self._is_keepable = False
         self._calls: CallStages | None = None
         self._searches = 0
         #: Stand-ins that stay between visits, and the readers that are observed meanwhile.
@@ -66,6 +68,7 @@ class Instrument:
         for slot in self.pipeline.loads:
             target = slot.get()
             pairs.append((slot, StageStandIn(target, Visit.load if self.pipeline.reads else path_loader(target))))
+        self._is_keepable = KeptStandIns.is_possible(pairs, self.pipeline.found)
         return pairs
 
     def prepare(self) -> None:
@@ -86,7 +89,7 @@ class Instrument:
             return
         if self._pairs is None:
             self._pairs = self._build()
-        if KeptStandIns.is_possible(self._pairs, found):
+        if self._is_keepable:
             # Looks for functions of the user's own, and so before the stand-ins are there.
             self._find_calls()
             # Before the calls: a function that reads a file is not a stage.
@@ -210,6 +213,7 @@ class Instrument:
         own: dict[str, Any] = {
             "_searches": 0,
             "_pairs": None,
+            "_is_keepable": False,
             "changed": False,
             "_calls": None,
             "_kept_stand_ins": None,

@@ -71,6 +71,7 @@ class ItemRecorder:
         self._names_files = source is not None or callable(read_attribute(dataset, "source"))
         self._names_parts = self.label.is_chosen or source is not None
         self.classes = class_names(dataset)
+        self._own_names: list[str] | None = None
         self._begin_process()
 
     def _begin_process(self) -> None:
@@ -404,6 +405,13 @@ class ItemRecorder:
         except Exception as error:
             self.rows.note_problem(f"what {stage.name} made could not be described: {describe_error(error)}")
 
+    def _own_stage_names(self, added: Sequence[tuple[int, Stage]]) -> list[str]:
+        if added:
+            return own_stage_names([*self.instrument.pipeline.stages, *(stage for _, stage in added)])
+        if self._own_names is None:
+            self._own_names = own_stage_names(self.instrument.pipeline.stages)
+        return self._own_names
+
     def take_batch(
         self,
         data: Any,
@@ -439,7 +447,7 @@ class ItemRecorder:
             digests=rows.digests,
             labels=rows.labels,
             batch_labels=rows.batch_labels,
-            item_targets=rows.targets if any(target is not None for target in rows.targets) else [],
+            item_targets=rows.targets if rows.has_targets else [],
             item_head_targets=rows.head_targets,
             last_kind=rows.last_kind,
             payload_bytes=rows.payload_bytes,
@@ -449,7 +457,7 @@ class ItemRecorder:
             layout=layout,
             mixed=mixed,
             stages=stages,
-            own_stages=own_stage_names([*self.instrument.pipeline.stages, *(stage for _, stage in stages)]),
+            own_stages=self._own_stage_names(stages),
             unlabelled=describe_candidates(rows.unlabelled) if self.label.finder is None else None,
             unseen=rows.unseen,
             unrecorded=self._changes.take(),
