@@ -219,7 +219,7 @@ def test_a_visit_that_is_unusual_leaves_nothing_behind() -> None:
     assert lists[0][:10] == [5, 0, None, "a.png", "/folder", None, "1" * 64, 3, 1, "dog"]
 
 
-@pytest.mark.parametrize("wide", [0, 2])
+@pytest.mark.parametrize("wide", [0, 1, 2])
 def test_the_digests_of_files_that_are_hashed_together_are_those_of_each(tmp_path: Path, wide: int) -> None:
     picture = io.BytesIO()
     Image.new("RGB", (4, 4)).save(picture, "PNG")
