@@ -227,10 +227,8 @@ class ItemRecorder:
         if not (self._changes.is_listed and self._changes.is_load_checked):
             return
         before = len(items)
-        most, most_bytes = (
-            min(kept.items_until_due, _MOST_WAITING - len(waiting)),
-            _MOST_WAITING_BYTES - self._waiting_bytes,
-        )
+        most = min(kept.items_until_due, _MOST_WAITING - len(waiting))
+        most_bytes = _MOST_WAITING_BYTES - self._waiting_bytes
         queue = (waiting, MadeVisit, find_listed_file, (FILES, UNKNOWN, FOLDERS))
         try:
             unusual, size = self._maker.make_row(indices, items, self.level.get(), queue, most, most_bytes)

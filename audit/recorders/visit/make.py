@@ -91,6 +91,8 @@ class VisitMaker:
         #: What the compiled loops know of visits in a row, and what shows them that none of them draws; None where they do not.
         self._plan: tuple[Any, ...] | None = None
         self._unchanged: tuple[Any, ...] | None = None
+        #: Whether memory can show that a visit of this sequence draws nothing.
+        self._may_be_still = False
         #: For a dataset without indexes, which stage outputs belong to which item.
         self.stream: StreamOutputs | None = None
 
@@ -142,12 +144,13 @@ class VisitMaker:
         Those that are as nearly all are wait in `queue`, and their items are added. The first other one is returned, and the
         bytes of the files of those that wait. An exception that is raised here is not the dataset's.
         """
-        if self._plan is None:
+        if self._plan is None or not self._may_be_still:
             return None, 0
         if self._unchanged is None:
             self.randomness.prepare(VisitRequest(-1))
             self._unchanged = self.randomness.unchanged_memory()
-            if self._unchanged is None:
+            self._may_be_still = self._unchanged is not None
+            if not self._may_be_still:
                 return None, 0
         found, size = loops.native.make_visits(  # type: ignore[union-attr]
             self._plan, self._unchanged, self.dataset, indices, level, items, queue, most, most_bytes
@@ -232,7 +235,7 @@ class VisitMaker:
         if self.activity is not None:
             self.activity.prepare()
         self._plan = None if plan is None else (*plan, self._require_value, self.derives, self.activity)
-        self._unchanged = None
+        self._unchanged, self._may_be_still = None, True
 
     def end_sequence(self) -> None:
         """Undo `begin_sequence`."""
