@@ -15,10 +15,10 @@ static const char *const row_texts[R_COUNT] = {
 enum { TEXT_OK, TEXT_NONE, TEXT_PREVIEW, TEXT_FULL, TEXT_COUNT };
 static const char *const word_texts[TEXT_COUNT] = {"ok", "none", "preview", "full"};
 static PyObject *row_names[R_COUNT], *row_words[TEXT_COUNT];
-static int is_sha = 0;
+static int is_sha = 0, is_many = 0;
 
 static int prepare_rows(void) {
-    is_sha = has_sha();
+    is_sha = has_sha(), is_many = has_many();
     for (int i = 0; i < R_COUNT; i++)
         if (!(row_names[i] = PyUnicode_InternFromString(row_texts[i]))) return -1;
     for (int i = 0; i < TEXT_COUNT; i++)
@@ -91,7 +91,7 @@ static void hash_sources(PyObject *waiting, Py_ssize_t start, Py_ssize_t end) {
     size_t sizes[MOST_HASHED], count = 0;
     uint64_t digests[4 * MOST_HASHED];
     char text[64];
-    int lanes = wide_loops > 1 ? FILES : wide_loops && is_sha ? 2 : 0;
+    int lanes = !wide_loops ? 0 : is_many && (wide_loops > 1 || !is_sha) ? FILES : is_sha ? 2 : 0;
     if (!lanes) return;
     for (Py_ssize_t at = start; at < end && count < MOST_HASHED; at++) {
         PyObject *one = PyList_GetItem(waiting, at), *made = PyTuple_Check(one) && PyTuple_Size(one) == 3 ? PyTuple_GetItem(one, 1) : NULL;
