@@ -191,6 +191,7 @@ static int has_sha(void) {
     unsigned a, b = 0, c, d;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1;
 }
+
 /* Whether this processor can hash many at a time: more of them can than have all that the widest loops need. */
 static int has_many(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");

@@ -238,7 +238,7 @@ class RecordingCollate:
     def __call__(self, items: Any) -> RecordedBatch:
         failed = items if isinstance(items, FailedItems) else None
         if failed is None and isinstance(items, list) and FailedItems in map(type, items):
-            failed = next((item for item in items if isinstance(item, FailedItems)), None)
+            failed = next(item for item in items if isinstance(item, FailedItems))
         if failed is not None:
             return self.recorder.take_batch(None, indexed=self.indexed, error=failed.error)
         # The function may sort the list itself.
